@@ -1,0 +1,2 @@
+//! Side-by-side runs of cmwq against other pools.
+fn main() {}

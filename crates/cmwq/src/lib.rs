@@ -1,0 +1,1 @@
+//! The workqueue runtime.

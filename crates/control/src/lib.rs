@@ -1,0 +1,1 @@
+//! Snapshots and the control protocol.

@@ -1,0 +1,1 @@
+//! The decisions of the workqueue, without threads, clock or system calls.

@@ -1,0 +1,1 @@
+//! CPU sets, topology and pods.
