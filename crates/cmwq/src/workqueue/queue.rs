@@ -5,7 +5,7 @@ use crate::current;
 use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
-use crate::sys::{cpu, fork};
+use crate::sys::cpu;
 use cmwq_policy::pool::{Enqueue, Refused};
 use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl WqInner {
     /// reference to it; else the item is untouched, still in transit.
     #[inline]
     pub(crate) fn queue_owned(self: &Arc<Self>, item: ItemPtr, before: Word, place: Place) -> Result<(), QueueError> {
-        if fork::is_child() {
+        if self.rt.fork.is_stale() {
             return Err(self.refuse(QueueError::Forked));
         }
         self.reserve_room()?;
