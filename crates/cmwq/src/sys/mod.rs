@@ -23,6 +23,7 @@ pub(crate) mod futex;
 #[cfg(any(loom, shuttle))]
 mod futex_model;
 pub(crate) mod parker;
+pub(crate) mod perf;
 pub(crate) mod procstat;
 pub(crate) mod sched;
 pub(crate) mod thread;
