@@ -109,3 +109,21 @@ pub(crate) fn running() -> Option<Running> {
     let name = unsafe { f.item.name() };
     Some(Running { item: f.item, entry: f.entry, link, name })
 }
+
+/// What the calling thread runs: the function's name and the queue's. None outside work items.
+pub fn current_work() -> Option<(&'static str, String)> {
+    running().map(|r| (r.name, r.link.wq.name().to_string()))
+}
+
+/// Whether the calling thread is a worker or rescuer of a runtime.
+pub fn is_worker() -> bool {
+    worker().is_some()
+}
+
+/// Labels the calling worker for dumps until its next item sets another label (kernel: `set_worker_desc`). 31 bytes are kept.
+/// Does nothing outside work items.
+pub fn describe(text: &str) {
+    if is_running() && let Some(w) = worker() {
+        w.shared.describe(text);
+    }
+}

@@ -1,14 +1,17 @@
 //! Closures that borrow from the stack of the one who waits for them.
+//!
+//! Invariant S1: no borrow ends before every closure of the scope is over *and* every result was dropped or taken. Each
+//! closure and its handle share a [`Packet`] with the result; the scope counts packets, and a packet counts itself out when it
+//! is dropped, after its result.
 
 use crate::completion::Completion;
-use crate::error::JoinError;
-use crate::error::{QueueError, TrySpawnError};
+use crate::error::{JoinError, TrySpawnError};
 use crate::task::JoinHandle;
 use crate::workqueue::{Place, Workqueue};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// From [`Workqueue::scope`]: spawns closures that may borrow what outlives the scope.
 pub struct Scope<'scope, 'env: 'scope> {
@@ -19,30 +22,49 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 struct Shared {
-    /// Closures not over yet, and one for the scope itself.
+    /// Packets that exist, and one for the scope itself.
     open: AtomicUsize,
     over: Arc<Completion>,
-    panicked: AtomicBool,
+    /// Panics that no handle has reported.
+    panics: AtomicUsize,
 }
 
-/// Counts a closure out when it is over, however that came about: run, panicked, cancelled, refused.
-struct Ticket(Arc<Shared>);
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
+impl Shared {
+    fn count_out(&self) {
         // Ordering: AcqRel: everything the closures did happens before the scope ends.
-        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.over.complete();
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.over.complete();
         }
     }
 }
 
-/// Waits for a closure of a [`Scope`]. Dropping it detaches from the handle; the scope still waits for the closure.
+struct Packet<T> {
+    result: Mutex<Option<T>>,
+    shared: Arc<Shared>,
+}
+
+impl<T> Drop for Packet<T> {
+    fn drop(&mut self) {
+        let result = self.result.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if catch_unwind(AssertUnwindSafe(move || drop(result))).is_err() {
+            self.shared.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shared.count_out();
+    }
+}
+
+/// Waits for a closure of a [`Scope`]. Dropping it detaches from the closure; the scope still waits for it.
 #[must_use = "the scope waits all the same; say so with `drop`"]
 pub struct ScopedHandle<'scope, T> {
-    handle: JoinHandle<T>,
-    shared: Arc<Shared>,
+    handle: JoinHandle<()>,
+    packet: Arc<Packet<T>>,
     _scope: PhantomData<&'scope ()>,
+}
+
+impl<T> std::fmt::Debug for ScopedHandle<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScopedHandle").field("finished", &self.is_finished()).finish_non_exhaustive()
+    }
 }
 
 impl<T> ScopedHandle<'_, T> {
@@ -51,14 +73,21 @@ impl<T> ScopedHandle<'_, T> {
     /// # Errors
     /// As for [`JoinHandle::join`].
     pub fn join(self) -> Result<T, JoinError> {
-        let r = self.handle.join();
-        if matches!(&r, Err(e) if e.is_panic()) {
-            self.shared.panicked.store(false, Ordering::Relaxed);
+        match self.handle.join() {
+            Ok(()) => {
+                let value = self.packet.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+                Ok(value.expect("a closure that returned has left its result"))
+            }
+            Err(e) => {
+                if e.is_panic() {
+                    self.packet.shared.panics.fetch_sub(1, Ordering::Relaxed);
+                }
+                Err(e)
+            }
         }
-        r
     }
 
-    /// Whether the result is there.
+    /// Whether the closure is over.
     pub fn is_finished(&self) -> bool {
         self.handle.is_finished()
     }
@@ -66,6 +95,12 @@ impl<T> ScopedHandle<'_, T> {
     /// See [`JoinHandle::cancel`].
     pub fn cancel(&self) -> bool {
         self.handle.cancel()
+    }
+}
+
+impl std::fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope").field("wq", &self.wq).finish_non_exhaustive()
     }
 }
 
@@ -79,7 +114,7 @@ impl<'scope> Scope<'scope, '_> {
         self.spawn_at(f, Place::Here)
     }
 
-    /// Queues a closure to the pool that `cpu` leads to.
+    /// Queues a closure to the pool that `cpu` leads to; on the calling CPU if there is no such CPU.
     pub fn spawn_on<F, T>(&'scope self, cpu: usize, f: F) -> ScopedHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,
@@ -94,22 +129,20 @@ impl<'scope> Scope<'scope, '_> {
         T: Send + 'scope,
     {
         self.shared.open.fetch_add(1, Ordering::Relaxed);
-        let ticket = Ticket(Arc::clone(&self.shared));
-        let shared = Arc::clone(&self.shared);
+        let packet = Arc::new(Packet { result: Mutex::new(None), shared: Arc::clone(&self.shared) });
+        let theirs = Arc::clone(&packet);
         let run = move || {
-            // Dropped last, after `f` and everything it captured.
-            let ticket = ticket;
             match catch_unwind(AssertUnwindSafe(f)) {
-                Ok(v) => v,
+                Ok(value) => *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value),
                 Err(payload) => {
-                    ticket.0.panicked.store(true, Ordering::Relaxed);
+                    theirs.shared.panics.fetch_add(1, Ordering::Relaxed);
+                    drop(theirs);
                     resume_unwind(payload)
                 }
-            }
+            };
         };
-        // SAFETY: the scope does not end before every ticket is gone, and a ticket is dropped after its closure. The result
-        // may outlive the closure inside the cell, but T: 'scope and the handle cannot leave the scope; a detached handle's
-        // result is dropped by the queue's side before ... see `run`, which waits for the tickets of results too.
+        // SAFETY: the item holds a packet until its closure is over or dropped, the result lies in a packet, and `run` does
+        // not return before every packet is gone (S1).
         let handle = match unsafe { self.wq.spawn_at(run, place) } {
             Ok(handle) => handle,
             Err(TrySpawnError { error, func }) => {
@@ -117,7 +150,7 @@ impl<'scope> Scope<'scope, '_> {
                 JoinHandle::refused(error)
             }
         };
-        ScopedHandle { handle, shared, _scope: PhantomData }
+        ScopedHandle { handle, packet, _scope: PhantomData }
     }
 }
 
@@ -128,21 +161,19 @@ where
     let shared = Arc::new(Shared {
         open: AtomicUsize::new(1),
         over: Completion::new(),
-        panicked: AtomicBool::new(false),
+        panics: AtomicUsize::new(0),
     });
     let scope = Scope { wq: wq.clone(), shared: Arc::clone(&shared), _scope: PhantomData, _env: PhantomData };
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
-    drop(Ticket(Arc::clone(&shared)));
-    // Whatever happened, no borrow may end before the closures are over.
-    while wq.inner().rt.wait(&shared.over, || "a scope".to_owned()).is_err() {
-        std::thread::yield_now();
+    shared.count_out();
+    if let Err(e) = wq.inner().rt.wait(&shared.over, || "the closures of a scope".to_owned()) {
+        // Returning would end borrows that queued closures still hold.
+        eprintln!("cmwq: a scope on workqueue \"{}\" can never end: {e}", wq.name());
+        std::process::abort();
     }
     match result {
         Err(payload) => resume_unwind(payload),
-        Ok(_) if shared.panicked.load(Ordering::Relaxed) => panic!("a closure of the scope panicked"),
+        Ok(_) if shared.panics.load(Ordering::Relaxed) > 0 => panic!("a closure of the scope panicked"),
         Ok(r) => r,
     }
 }
-
-#[allow(dead_code, reason = "documents what a refused scoped closure resolves to")]
-type RefusedAs = QueueError;

@@ -1,7 +1,7 @@
 //! Taking the ownership of an item: to queue it, to cancel it, to change when it runs.
 
 use super::{Header, ItemPtr};
-use crate::pool::pool_by_id;
+use crate::pool::{link_arc, pool_by_id};
 use crate::shim;
 use cmwq_policy::pool::Removed;
 use cmwq_policy::word::Word;
@@ -89,17 +89,22 @@ pub(crate) fn wait_transit(h: &Header) -> Word {
 /// The word says where the item lies; under that pool's lock this is so or is not any more.
 fn remove_linked(item: ItemPtr, h: &Header, seen: Word) -> bool {
     let pool = pool_by_id(seen.pool());
-    pool.with(|p, drv| {
-        if h.word() != seen || p.entry(seen.entry()).is_none_or(|e| e.item != item) {
-            return false;
-        }
+    let link = pool.with(|p, drv| {
+        let pwq = p.entry(seen.entry()).filter(|e| e.item == item && h.word() == seen)?.pwq;
+        // SAFETY: the pool's lock is held and the entry's pwq is linked.
+        let link = unsafe { link_arc(p.pwq(pwq).tag) };
         let now = drv.now();
         if p.remove(seen.entry(), now, drv) == Removed::Started {
-            return false;
+            return None;
         }
         h.set_word(seen.grabbed());
-        true
-    })
+        Some(link)
+    });
+    let removed = link.is_some();
+    if let Some(link) = link {
+        link.wq.left_pending();
+    }
+    removed
 }
 
 /// How to wait for a thread that holds an item for a few hundred nanoseconds, unless it lost its CPU: look again, let others

@@ -151,7 +151,7 @@ impl Effects {
     }
 
     #[inline]
-    pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&RtInner>) {
+    pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
         if let Some(token) = self.wake {
             token.wake();
         }

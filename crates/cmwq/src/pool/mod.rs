@@ -56,7 +56,7 @@ impl PoolKey {
     /// The CPUs of the pod.
     pub(crate) fn pod(&self) -> CpuSet {
         match self {
-            PoolKey::PerCpu { cpu, .. } => CpuSet::single(*cpu),
+            PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
             PoolKey::Unbound { pod, .. } => pod.clone(),
         }
     }
@@ -132,13 +132,18 @@ impl RtPool {
         let effects = drv.into_effects();
         let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
         drop(guard);
-        effects.carry_out(self, rt.as_deref());
+        effects.carry_out(self, rt.as_ref());
         r
     }
 
     /// Looks at or changes what the lock guards, without asking the policy anything that has effects.
     pub(crate) fn inspect<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
         f(&mut self.inner.lock())
+    }
+
+    /// The key, if the pool is in use.
+    pub(crate) fn key_hint(&self) -> Option<PoolKey> {
+        self.inspect(|inner| inner.key.clone())
     }
 
     /// Prepares a free pool for new use.

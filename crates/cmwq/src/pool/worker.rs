@@ -6,8 +6,8 @@ use crate::current::{self, WorkerContext};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{Here, Next, Taken, Time, WorkerId};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use cmwq_policy::pool::{Here, Next, Taken, Time};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -20,6 +20,8 @@ pub(crate) struct WorkerShared {
     description: Mutex<String>,
     /// CPU time of the thread when it last looked, ns.
     pub(crate) cpu_time: AtomicU64,
+    /// The worker said that it is about to block.
+    pub(crate) away: AtomicBool,
 }
 
 /// The longest worker description that is kept, bytes (kernel: WORKER_DESC_LEN 32, with the terminating zero).
@@ -33,6 +35,7 @@ impl WorkerShared {
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
             cpu_time: AtomicU64::new(0),
+            away: AtomicBool::new(false),
         }
     }
 
@@ -135,9 +138,4 @@ pub(crate) fn run_one(t: &Taken<crate::item::ItemPtr>) {
     if unsafe { current::run_item(t.item, t.entry, link) } {
         link.wq.note_panic();
     }
-}
-
-/// For reports: which worker a context is.
-pub(crate) fn id_of(context: &WorkerContext) -> WorkerId {
-    context.worker
 }

@@ -31,6 +31,8 @@ pub(crate) enum SpawnError {
     Invalid,
     /// Not permitted: `EPERM`, as by a filter. It will hardly pass.
     Refused,
+    /// The runtime's own ceiling on threads is reached. It may pass.
+    Ceiling,
     /// Another error number.
     Other(i32),
 }
@@ -69,6 +71,7 @@ impl fmt::Display for SpawnError {
                 f.write_str("the thread's stack size or name is not acceptable (EINVAL)")
             }
             Self::Refused => f.write_str("making threads is not permitted (EPERM)"),
+            Self::Ceiling => f.write_str("the runtime's own ceiling on threads (max_threads) is reached"),
             Self::Other(n) => write!(
                 f,
                 "making a thread failed: {}",

@@ -102,7 +102,7 @@ impl<T> JoinHandle<T> {
             return false;
         }
         let item = t.item();
-        if !inline::taken_from_queue(item, || take_out(item, t.header())) {
+        if !take_out(item, t.header()) {
             return false;
         }
         // SAFETY: we took the item out, so the queue's reference is ours and nobody runs it.

@@ -4,16 +4,17 @@ use super::table::Table;
 use super::{PwqLink, WqInner};
 use crate::completion::Completion;
 use crate::current;
-use crate::error::WaitError;
+use crate::error::{QueueError, WaitError};
 use cmwq_policy::flush::Arm;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 impl WqInner {
     /// Waits until everything queued before the call is done; see [`super::Workqueue::flush`].
     pub(crate) fn flush(self: &Arc<Self>) -> Result<(), WaitError> {
         self.check_not_own()?;
-        self.flush_unchecked()
+        self.flush_unchecked(None).map(|_| ())
     }
 
     fn check_not_own(&self) -> Result<(), WaitError> {
@@ -27,11 +28,12 @@ impl WqInner {
         Ok(())
     }
 
-    fn flush_unchecked(self: &Arc<Self>) -> Result<(), WaitError> {
+    /// False if the deadline came first.
+    fn flush_unchecked(self: &Arc<Self>, deadline: Option<Instant>) -> Result<bool, WaitError> {
         let done = Completion::new();
         let arm = self.lock().flush.begin(Arc::clone(&done));
         self.arm(arm);
-        self.rt.wait(&done, || format!("a flush of workqueue \"{}\"", self.name()))
+        self.rt.wait_until(&done, deadline, || format!("a flush of workqueue \"{}\"", self.name()))
     }
 
     /// Arms all pwqs for a colour, and again for those who overflowed while that went on.
@@ -68,12 +70,12 @@ impl WqInner {
     pub(crate) fn drain(self: &Arc<Self>) -> Result<(), WaitError> {
         self.check_not_own()?;
         self.begin_drain();
-        let result = self.until_empty();
+        let result = self.until_empty(None);
         self.end_drain();
-        result
+        result.map(|_| ())
     }
 
-    fn begin_drain(&self) {
+    pub(crate) fn begin_drain(&self) {
         let mut state = self.lock();
         state.drainers += 1;
         self.mark_draining(&state.links, true);
@@ -99,15 +101,55 @@ impl WqInner {
         }
     }
 
-    fn until_empty(self: &Arc<Self>) -> Result<(), WaitError> {
+    /// Waits until nothing is queued; false if the deadline came first.
+    pub(crate) fn until_empty(self: &Arc<Self>, deadline: Option<Instant>) -> Result<bool, WaitError> {
         loop {
-            self.flush_unchecked()?;
-            let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
-            let empty = links.iter().all(|l| l.pool.inspect(|inner| l.id().is_none_or(|id| inner.policy.pwq(id).is_empty())));
-            if empty {
-                return Ok(());
+            if !self.flush_unchecked(deadline)? {
+                return Ok(false);
+            }
+            if self.is_empty() {
+                return Ok(true);
             }
         }
+    }
+
+    /// Whether nothing is queued, held back or running.
+    pub(crate) fn is_empty(&self) -> bool {
+        let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
+        links.iter().all(|l| l.pool.inspect(|inner| l.id().is_none_or(|id| inner.policy.pwq(id).is_empty())))
+    }
+
+    /// The functions of the items that run now.
+    pub(crate) fn running_names(&self) -> Vec<&'static str> {
+        let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
+        let mut names = Vec::new();
+        for link in links {
+            link.pool.with(|p, drv| {
+                let now = drv.now();
+                p.recall_all(now, drv);
+                for (_, w) in p.workers() {
+                    for e in w.taken().iter().filter_map(|&e| p.entry(e)).filter(|e| Some(e.pwq) == link.id()) {
+                        // SAFETY: the pool's lock is held and the entry exists, so the queue's side holds the item.
+                        names.push(unsafe { e.item.name() });
+                    }
+                }
+            });
+        }
+        names
+    }
+
+    /// Whether delayed work may be armed for this queue.
+    pub(crate) fn accepts_timers(&self) -> Result<(), QueueError> {
+        if self.rt.fork.is_stale() {
+            return Err(self.refuse(QueueError::Forked));
+        }
+        if self.is_closed() {
+            return Err(self.refuse(QueueError::Closed { wq: self.name().clone() }));
+        }
+        if self.lock().drainers > 0 && !current::runs_item_of(self) {
+            return Err(self.refuse(QueueError::Draining { wq: self.name().clone() }));
+        }
+        Ok(())
     }
 
     /// Refuses new items from now on; what is queued still runs, and then everything is released.
