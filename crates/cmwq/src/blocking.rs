@@ -23,21 +23,30 @@ pub(crate) struct Away(Option<Arc<WorkerContext>>);
 
 /// Begins a blocking section of the calling worker. In a section already, or on a thread that is no worker: does nothing.
 pub(crate) fn enter() -> Away {
-    let Some(w) = current::worker() else { return Away(None) };
+    let Some(w) = current::worker() else {
+        return Away(None);
+    };
     let began = w.pool.with(|p, drv| {
         let now = drv.now();
         p.blocked(w.worker, now, drv);
-        p.worker(w.worker).is_some_and(|x| x.state == cmwq_policy::pool::WorkerState::Blocked)
+        p.worker(w.worker)
+            .is_some_and(|x| x.state == cmwq_policy::pool::WorkerState::Blocked)
     });
     // A nested section finds the worker blocked by the outer one, which also ends it.
-    let ours = began && !w.shared.away.swap(true, std::sync::atomic::Ordering::Relaxed);
+    let ours = began
+        && !w
+            .shared
+            .away
+            .swap(true, std::sync::atomic::Ordering::Relaxed);
     Away(ours.then_some(w))
 }
 
 impl Drop for Away {
     fn drop(&mut self) {
         if let Some(w) = &self.0 {
-            w.shared.away.store(false, std::sync::atomic::Ordering::Relaxed);
+            w.shared
+                .away
+                .store(false, std::sync::atomic::Ordering::Relaxed);
             w.pool.with(|p, _| p.resumed(w.worker));
         }
     }

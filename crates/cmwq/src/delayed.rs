@@ -38,7 +38,9 @@ struct Shared {
 
 impl std::fmt::Debug for DelayedWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DelayedWork").field("work", &self.work).finish_non_exhaustive()
+        f.debug_struct("DelayedWork")
+            .field("work", &self.work)
+            .finish_non_exhaustive()
     }
 }
 
@@ -48,7 +50,10 @@ impl DelayedWork {
     where
         F: Fn(&Work) + Send + Sync + 'static,
     {
-        DelayedWork { work: Work::new(f), shared: Arc::default() }
+        DelayedWork {
+            work: Work::new(f),
+            shared: Arc::default(),
+        }
     }
 
     /// A new item whose function gets the delayed work itself, so that it can arm itself again.
@@ -59,7 +64,10 @@ impl DelayedWork {
         let shared: Arc<Shared> = Arc::default();
         let own = Arc::clone(&shared);
         let work = Work::with_name(std::any::type_name::<F>(), move |w| {
-            f(&DelayedWork { work: w.clone(), shared: Arc::clone(&own) });
+            f(&DelayedWork {
+                work: w.clone(),
+                shared: Arc::clone(&own),
+            });
         });
         DelayedWork { work, shared }
     }
@@ -70,7 +78,11 @@ impl DelayedWork {
     }
 
     fn home(&self) -> Option<Arc<Timers>> {
-        self.shared.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared
+            .home
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn off_timer(&self) -> impl FnMut(u32) -> bool {
@@ -79,7 +91,11 @@ impl DelayedWork {
         move |id| home.as_ref().is_some_and(|t| t.disarm(id, item))
     }
 
-    pub(crate) fn queue_delayed(&self, wq: &Arc<WqInner>, delay: Duration) -> Result<Queued, QueueError> {
+    pub(crate) fn queue_delayed(
+        &self,
+        wq: &Arc<WqInner>,
+        delay: Duration,
+    ) -> Result<Queued, QueueError> {
         if delay.is_zero() {
             return self.work.queue_on(wq, Place::Here);
         }
@@ -93,7 +109,11 @@ impl DelayedWork {
         }
     }
 
-    pub(crate) fn mod_delayed(&self, wq: &Arc<WqInner>, delay: Duration) -> Result<Queued, QueueError> {
+    pub(crate) fn mod_delayed(
+        &self,
+        wq: &Arc<WqInner>,
+        delay: Duration,
+    ) -> Result<Queued, QueueError> {
         wq.accepts_timers()?;
         let seen = self.work.header().word();
         if seen.depth() > 0 {
@@ -109,11 +129,20 @@ impl DelayedWork {
         } else {
             self.arm(wq, before, delay)?;
         }
-        Ok(if was == Grabbed::Idle { Queued::New } else { Queued::AlreadyPending })
+        Ok(if was == Grabbed::Idle {
+            Queued::New
+        } else {
+            Queued::AlreadyPending
+        })
     }
 
     /// Arms the timer of an item in our hands; on failure it is idle again.
-    fn arm(&self, wq: &Arc<WqInner>, before: cmwq_policy::word::Word, delay: Duration) -> Result<(), QueueError> {
+    fn arm(
+        &self,
+        wq: &Arc<WqInner>,
+        before: cmwq_policy::word::Word,
+        delay: Duration,
+    ) -> Result<(), QueueError> {
         self.shared.dropped.store(false, Ordering::Relaxed);
         if let Err(e) = wq.accepts_timers().and_then(|()| wq.reserve_room()) {
             self.work.header().set_word(before.grabbed().released());
@@ -122,8 +151,18 @@ impl DelayedWork {
         // Room is counted when the item is queued; armed items do not wait to be started.
         wq.left_pending();
         let timers = Arc::clone(&wq.rt.timers);
-        *self.shared.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&timers));
-        timers.arm(&self.work, before, wq, delay, Arc::clone(&self.shared.dropped));
+        *self
+            .shared
+            .home
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&timers));
+        timers.arm(
+            &self.work,
+            before,
+            wq,
+            delay,
+            Arc::clone(&self.shared.dropped),
+        );
         Ok(())
     }
 
@@ -165,7 +204,10 @@ impl DelayedWork {
     ///
     /// # Errors
     /// See [`Work::enable_and_queue`].
-    pub fn enable_and_queue(&self, wq: &crate::Workqueue) -> Result<Option<Queued>, EnableQueueError> {
+    pub fn enable_and_queue(
+        &self,
+        wq: &crate::Workqueue,
+    ) -> Result<Option<Queued>, EnableQueueError> {
         self.work.enable_and_queue(wq)
     }
 
@@ -175,7 +217,9 @@ impl DelayedWork {
     /// See [`Work::flush`].
     pub fn flush(&self) -> Result<bool, WaitError> {
         let seen = self.work.header().word();
-        if seen.is_on_timer() && let Some(home) = self.home() {
+        if seen.is_on_timer()
+            && let Some(home) = self.home()
+        {
             home.fire_now(seen.entry(), self.work.item());
         }
         self.work.flush()

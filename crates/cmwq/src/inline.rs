@@ -33,24 +33,38 @@ pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
     let pool = pool_by_id(seen.pool());
     let verdict = pool.with(|p, drv| {
         let entry = seen.entry();
-        let Some(e) = p.entry(entry).filter(|e| e.item == item && h.word() == seen) else { return Verdict::Wait };
+        let Some(e) = p
+            .entry(entry)
+            .filter(|e| e.item == item && h.word() == seen)
+        else {
+            return Verdict::Wait;
+        };
         // SAFETY: the pool's lock is held and the entry's pwq is linked.
         let link = unsafe { link_arc(p.pwq(e.pwq).tag) };
         let own = current::runs_item_of(&link.wq);
         if link.wq.is_ordered() {
-            return if own { Verdict::Deadlock } else { Verdict::Wait };
+            return if own {
+                Verdict::Deadlock
+            } else {
+                Verdict::Wait
+            };
         }
         let config = &link.wq.config;
         let allowed = match &worker {
             Some(w) => {
                 Arc::ptr_eq(&w.rt, &link.wq.rt)
                     && !config.kernel_mode
-                    && (std::ptr::eq(w.pool, pool) || (config.kind == WorkqueueKind::Unbound && fits(w.pool, &link)))
+                    && (std::ptr::eq(w.pool, pool)
+                        || (config.kind == WorkqueueKind::Unbound && fits(w.pool, &link)))
             }
             None => config.inline_wait,
         };
         let now = drv.now();
-        if allowed && p.inline_begin(entry, own, now, drv) { Verdict::Ours(entry, link, now) } else { Verdict::Wait }
+        if allowed && p.inline_begin(entry, own, now, drv) {
+            Verdict::Ours(entry, link, now)
+        } else {
+            Verdict::Wait
+        }
     });
     match verdict {
         Verdict::Wait => Ok(false),
@@ -62,9 +76,7 @@ pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
         Verdict::Ours(entry, link, start) => {
             link.wq.started_one();
             // SAFETY: `inline_begin` gave the queued item to us alone; the entry keeps the pwq linked.
-            if unsafe { current::run_item(item, entry, &link) } {
-                link.wq.note_panic();
-            }
+            unsafe { current::run_item(item, &link) };
             pool.with(|p, drv| {
                 let end = drv.now();
                 p.inline_end(entry, start, end, drv);
@@ -77,8 +89,15 @@ pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
 /// Whether a worker of `pool` may run items of `link`'s queue: same nice, and its pod lies within the queue's mask.
 fn fits(pool: &crate::pool::RtPool, link: &PwqLink) -> bool {
     use crate::pool::PoolKey;
-    let Some(key) = pool.key_hint() else { return false };
-    let PoolKey::Unbound { nice, pod, mask, .. } = &link.key else { return false };
+    let Some(key) = pool.key_hint() else {
+        return false;
+    };
+    let PoolKey::Unbound {
+        nice, pod, mask, ..
+    } = &link.key
+    else {
+        return false;
+    };
     key.nice() == *nice && key.pod().is_subset(mask.as_ref().unwrap_or(pod))
 }
 
@@ -98,7 +117,11 @@ fn runtime_of(h: &Header) -> Option<Arc<RtInner>> {
 
 /// Sleeps by `sleep` until it reports success or the deadline comes. While the runtime has no thread that could make workers
 /// (none could be made so far), the waiter itself tries again now and then.
-pub(crate) fn watchful(h: &Header, deadline: Option<Instant>, mut sleep: impl FnMut(Timeout) -> bool) -> bool {
+pub(crate) fn watchful(
+    h: &Header,
+    deadline: Option<Instant>,
+    mut sleep: impl FnMut(Timeout) -> bool,
+) -> bool {
     let rt = runtime_of(h);
     loop {
         let helpless = rt.as_ref().is_some_and(|rt| rt.nudge_if_helpless());

@@ -61,7 +61,10 @@ mod rescuer;
 mod runtime;
 mod scope;
 pub(crate) mod shim;
-#[allow(dead_code, reason = "the layer offers more than one build of the runtime uses")]
+#[allow(
+    dead_code,
+    reason = "the layer offers more than one build of the runtime uses"
+)]
 pub(crate) mod sys;
 mod task;
 pub mod testing;
@@ -73,11 +76,14 @@ pub use blocking::blocking;
 pub use cmwq_topology::{AffinityScope, CpuSet, Topology};
 pub use current::{current_work, describe, is_worker};
 pub use delayed::DelayedWork;
-pub use error::{AttrsError, BuildError, JoinError, PanicPayload, QueueError, TrySpawnError, WaitError};
+pub use error::{
+    AttrsError, BuildError, JoinError, PanicPayload, QueueError, TrySpawnError, WaitError,
+};
 pub use runtime::{Leftover, PanicInfo, Runtime, RuntimeBuilder, ShutdownTimeout, System};
 pub use scope::{Scope, ScopedHandle};
 pub use task::JoinHandle;
 pub use work::{Busy, EnableQueueError, NotDisabled, WeakWork, Work};
 pub use workqueue::{
-    Attrs, AttrsChange, Concurrency, Queued, Stats, TimeStats, Workqueue, WorkqueueBuilder, WorkqueueKind,
+    Attrs, AttrsChange, Concurrency, Queued, Stats, TimeStats, Workqueue, WorkqueueBuilder,
+    WorkqueueKind,
 };

@@ -30,13 +30,19 @@ struct State {
 impl Rescuer {
     /// Makes the thread.
     pub(crate) fn start(wq: &Arc<WqInner>) -> std::io::Result<Arc<Rescuer>> {
-        let rescuer = Arc::new(Rescuer { state: Mutex::default(), shared: Arc::new(WorkerShared::new()) });
+        let rescuer = Arc::new(Rescuer {
+            state: Mutex::default(),
+            shared: Arc::new(WorkerShared::new()),
+        });
         if wq.rt.manual.is_some() {
             return Ok(rescuer);
         }
         let own = Arc::clone(&rescuer);
         let weak = Arc::downgrade(wq);
-        let spec = ThreadSpec { name: format!("cmwq/R-{}", wq.name()), stack: wq.rt.stack_size };
+        let spec = ThreadSpec {
+            name: format!("cmwq/R-{}", wq.name()),
+            stack: wq.rt.stack_size,
+        };
         (wq.rt.factory)(&spec, Box::new(move || own.main(&weak)))
             .map_err(|e| std::io::Error::other(e.to_string()))?;
         Ok(rescuer)
@@ -75,7 +81,9 @@ impl Rescuer {
                 // A closed queue may still hold items that only we can run: stay until it is gone.
                 None if stop && wq.upgrade().is_none_or(|wq| wq.lock().links.is_empty()) => return,
                 None if stop => {
-                    self.shared.parker.park_timeout(std::time::Duration::from_millis(20));
+                    self.shared
+                        .parker
+                        .park_timeout(std::time::Duration::from_millis(20));
                 }
                 None => self.shared.parker.park(),
             }
@@ -115,9 +123,17 @@ impl Rescuer {
             let took = pool.with(|p, drv| {
                 // The pool has help of its own again and nobody struggles: leave it to them.
                 let needed = p.counts().idle == 0;
-                let Some(pwq) = link.id().filter(|_| needed && !(others_wait && done >= TURN)) else { return false };
+                let Some(pwq) = link
+                    .id()
+                    .filter(|_| needed && !(others_wait && done >= TURN))
+                else {
+                    return false;
+                };
                 let now = drv.now();
-                let here = Here { cpu: on, in_pod: true };
+                let here = Here {
+                    cpu: on,
+                    in_pod: true,
+                };
                 let took = p.next_attached(id, Some(pwq), here, now, &mut batch, drv);
                 if took {
                     self.shared.batch.publish(batch.len(), now);
@@ -136,12 +152,19 @@ impl Rescuer {
         });
         // The policy may have given the id to another worker already.
         pool.inspect(|inner| {
-            if inner.workers[id as usize].as_ref().is_some_and(|w| Arc::ptr_eq(w, &self.shared)) {
+            if inner.workers[id as usize]
+                .as_ref()
+                .is_some_and(|w| Arc::ptr_eq(w, &self.shared))
+            {
                 inner.workers[id as usize] = None;
             }
         });
         current::leave();
-        if done >= TURN && link.pool.inspect(|inner| link.id().is_some_and(|id| !inner.policy.pwq(id).is_empty())) {
+        if done >= TURN
+            && link
+                .pool
+                .inspect(|inner| link.id().is_some_and(|id| !inner.policy.pwq(id).is_empty()))
+        {
             self.call(link);
         }
     }

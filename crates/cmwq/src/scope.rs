@@ -45,7 +45,11 @@ struct Packet<T> {
 
 impl<T> Drop for Packet<T> {
     fn drop(&mut self) {
-        let result = self.result.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let result = self
+            .result
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if catch_unwind(AssertUnwindSafe(move || drop(result))).is_err() {
             self.shared.panics.fetch_add(1, Ordering::Relaxed);
         }
@@ -63,7 +67,9 @@ pub struct ScopedHandle<'scope, T> {
 
 impl<T> std::fmt::Debug for ScopedHandle<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ScopedHandle").field("finished", &self.is_finished()).finish_non_exhaustive()
+        f.debug_struct("ScopedHandle")
+            .field("finished", &self.is_finished())
+            .finish_non_exhaustive()
     }
 }
 
@@ -75,7 +81,12 @@ impl<T> ScopedHandle<'_, T> {
     pub fn join(self) -> Result<T, JoinError> {
         match self.handle.join() {
             Ok(()) => {
-                let value = self.packet.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let value = self
+                    .packet
+                    .result
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take();
                 Ok(value.expect("a closure that returned has left its result"))
             }
             Err(e) => {
@@ -100,7 +111,9 @@ impl<T> ScopedHandle<'_, T> {
 
 impl std::fmt::Debug for Scope<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scope").field("wq", &self.wq).finish_non_exhaustive()
+        f.debug_struct("Scope")
+            .field("wq", &self.wq)
+            .finish_non_exhaustive()
     }
 }
 
@@ -129,11 +142,16 @@ impl<'scope> Scope<'scope, '_> {
         T: Send + 'scope,
     {
         self.shared.open.fetch_add(1, Ordering::Relaxed);
-        let packet = Arc::new(Packet { result: Mutex::new(None), shared: Arc::clone(&self.shared) });
+        let packet = Arc::new(Packet {
+            result: Mutex::new(None),
+            shared: Arc::clone(&self.shared),
+        });
         let theirs = Arc::clone(&packet);
         let run = move || {
             match catch_unwind(AssertUnwindSafe(f)) {
-                Ok(value) => *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value),
+                Ok(value) => {
+                    *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
+                }
                 Err(payload) => {
                     theirs.shared.panics.fetch_add(1, Ordering::Relaxed);
                     drop(theirs);
@@ -150,7 +168,11 @@ impl<'scope> Scope<'scope, '_> {
                 JoinHandle::refused(error)
             }
         };
-        ScopedHandle { handle, packet, _scope: PhantomData }
+        ScopedHandle {
+            handle,
+            packet,
+            _scope: PhantomData,
+        }
     }
 }
 
@@ -163,17 +185,31 @@ where
         over: Completion::new(),
         panics: AtomicUsize::new(0),
     });
-    let scope = Scope { wq: wq.clone(), shared: Arc::clone(&shared), _scope: PhantomData, _env: PhantomData };
+    let scope = Scope {
+        wq: wq.clone(),
+        shared: Arc::clone(&shared),
+        _scope: PhantomData,
+        _env: PhantomData,
+    };
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
     shared.count_out();
-    if let Err(e) = wq.inner().rt.wait(&shared.over, || "the closures of a scope".to_owned()) {
+    if let Err(e) = wq
+        .inner()
+        .rt
+        .wait(&shared.over, || "the closures of a scope".to_owned())
+    {
         // Returning would end borrows that queued closures still hold.
-        eprintln!("cmwq: a scope on workqueue \"{}\" can never end: {e}", wq.name());
+        eprintln!(
+            "cmwq: a scope on workqueue \"{}\" can never end: {e}",
+            wq.name()
+        );
         std::process::abort();
     }
     match result {
         Err(payload) => resume_unwind(payload),
-        Ok(_) if shared.panics.load(Ordering::Relaxed) > 0 => panic!("a closure of the scope panicked"),
+        Ok(_) if shared.panics.load(Ordering::Relaxed) > 0 => {
+            panic!("a closure of the scope panicked")
+        }
         Ok(r) => r,
     }
 }

@@ -32,7 +32,10 @@ pub struct TestRuntime {
 impl TestRuntime {
     /// A runtime of four CPUs on one node.
     pub fn new(seed: u64) -> TestRuntime {
-        TestRuntime::with_topology(seed, Topology::synthetic(FOUR_CPUS).expect("a valid description"))
+        TestRuntime::with_topology(
+            seed,
+            Topology::synthetic(FOUR_CPUS).expect("a valid description"),
+        )
     }
 
     /// A runtime on this machine.
@@ -89,7 +92,13 @@ impl TestRuntime {
 
     /// How many items have run.
     pub fn items_run(&self) -> u64 {
-        self.runtime.inner().manual.as_ref().expect("driven by hand").steps.load(Ordering::Relaxed)
+        self.runtime
+            .inner()
+            .manual
+            .as_ref()
+            .expect("driven by hand")
+            .steps
+            .load(Ordering::Relaxed)
     }
 }
 

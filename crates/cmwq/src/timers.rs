@@ -91,10 +91,19 @@ impl Timers {
             state.armed.push(None);
             (state.armed.len() - 1) as u32
         });
-        assert!(id <= MAX_ENTRY, "more than 16 million armed timers in one runtime");
+        assert!(
+            id <= MAX_ENTRY,
+            "more than 16 million armed timers in one runtime"
+        );
         let first = state.due.first().is_none_or(|d| due < d.0);
         state.due.insert((due, id));
-        state.armed[id as usize] = Some(Armed { item, before, wq: Arc::clone(wq), due, dropped });
+        state.armed[id as usize] = Some(Armed {
+            item,
+            before,
+            wq: Arc::clone(wq),
+            due,
+            dropped,
+        });
         work.header().set_word(before.grabbed().armed(id));
         drop(state);
         if first {
@@ -105,7 +114,11 @@ impl Timers {
     /// Takes the item off its timer if that is still armed for it. The timer's reference passes to the caller.
     pub(crate) fn disarm(&self, id: u32, item: ItemPtr) -> bool {
         let mut state = self.lock();
-        if state.armed.get(id as usize).is_none_or(|a| a.as_ref().is_none_or(|a| a.item != item)) {
+        if state
+            .armed
+            .get(id as usize)
+            .is_none_or(|a| a.as_ref().is_none_or(|a| a.item != item))
+        {
             return false;
         }
         let armed = state.take(id);
@@ -116,7 +129,11 @@ impl Timers {
     /// Queues the item now if its timer is still armed.
     pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) {
         let mut state = self.lock();
-        if state.armed.get(id as usize).is_none_or(|a| a.as_ref().is_none_or(|a| a.item != item)) {
+        if state
+            .armed
+            .get(id as usize)
+            .is_none_or(|a| a.as_ref().is_none_or(|a| a.item != item))
+        {
             return;
         }
         let armed = state.take(id);
@@ -136,7 +153,9 @@ impl Timers {
         let mut n = 0;
         loop {
             let mut state = self.lock();
-            let Some(&(due, id)) = state.due.first() else { return n };
+            let Some(&(due, id)) = state.due.first() else {
+                return n;
+            };
             if due > now {
                 return n;
             }
@@ -153,7 +172,11 @@ impl Timers {
     pub(crate) fn cancel_queue(&self, wq: &WqInner) {
         let mut state = self.lock();
         let ids: Vec<u32> = (0..state.armed.len() as u32)
-            .filter(|&i| state.armed[i as usize].as_ref().is_some_and(|a| std::ptr::eq(Arc::as_ptr(&a.wq), wq)))
+            .filter(|&i| {
+                state.armed[i as usize]
+                    .as_ref()
+                    .is_some_and(|a| std::ptr::eq(Arc::as_ptr(&a.wq), wq))
+            })
             .collect();
         let mut gone = Vec::with_capacity(ids.len());
         for id in ids {
@@ -188,7 +211,10 @@ impl Timers {
         }
         let weak = Arc::downgrade(self);
         let parker = Arc::clone(&self.parker);
-        let spec = ThreadSpec { name: "cmwq/timers".to_owned(), stack: None };
+        let spec = ThreadSpec {
+            name: "cmwq/timers".to_owned(),
+            stack: None,
+        };
         match (rt.factory)(&spec, Box::new(move || timer_main(&weak, &parker))) {
             // Ordering: Release pairs with the Acquire above.
             Ok(()) => self.alive.store(true, Ordering::Release),

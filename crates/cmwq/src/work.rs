@@ -56,14 +56,19 @@ pub struct Busy {
     pub running: bool,
 }
 
-const VTABLE: VTable = VTable { run, discard, name, oneshot: false };
+const VTABLE: VTable = VTable {
+    run,
+    discard,
+    name,
+    oneshot: false,
+};
 
 unsafe fn name(item: ItemPtr) -> &'static str {
     // SAFETY: the item is alive (contract) and was made by `Work::new`.
     unsafe { item.as_ptr().cast::<WorkInner>().as_ref() }.name
 }
 
-unsafe fn run(item: ItemPtr) -> bool {
+unsafe fn run(item: ItemPtr) {
     // SAFETY: the queue's reference to the item, made by `Work::item_ref`, passes to us.
     let work = unsafe { Work::from_item(item) };
     work.inner.header.release_for_run();
@@ -73,12 +78,10 @@ unsafe fn run(item: ItemPtr) -> bool {
     let name = work.inner.name;
     // The last handle may go here, and with it what the function captured.
     let dropped = catch_unwind(AssertUnwindSafe(move || drop(work)));
-    let mut panicked = false;
     for payload in [result.err(), dropped.err()].into_iter().flatten() {
-        panicked = true;
+        current::count_panic();
         crate::runtime::report_panic(name, payload);
     }
-    panicked
 }
 
 unsafe fn discard(item: ItemPtr, _why: Dropped) {
@@ -88,7 +91,10 @@ unsafe fn discard(item: ItemPtr, _why: Dropped) {
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").field("func", &self.inner.name).field("state", &self.inner.header.word()).finish()
+        f.debug_struct("Work")
+            .field("func", &self.inner.name)
+            .field("state", &self.inner.header.word())
+            .finish()
     }
 }
 
@@ -107,7 +113,13 @@ impl Work {
     where
         F: Fn(&Work) + Send + Sync + 'static,
     {
-        Work { inner: Arc::new(WorkInner { header: Header::new(Word::IDLE, &VTABLE), name, func: Box::new(f) }) }
+        Work {
+            inner: Arc::new(WorkInner {
+                header: Header::new(Word::IDLE, &VTABLE),
+                name,
+                func: Box::new(f),
+            }),
+        }
     }
 
     /// A handle that does not keep the item alive.
@@ -145,7 +157,9 @@ impl Work {
     /// `item` came from [`Work::item_ref`], once.
     pub(crate) unsafe fn from_item(item: ItemPtr) -> Work {
         // SAFETY: passed on to the caller; the address is that of the `WorkInner` in the `Arc`.
-        Work { inner: unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) } }
+        Work {
+            inner: unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) },
+        }
     }
 
     pub(crate) fn queue_on(&self, wq: &Arc<WqInner>, place: Place) -> Result<Queued, QueueError> {
@@ -157,11 +171,19 @@ impl Work {
     }
 
     pub(crate) fn disabled(&self, wq: &WqInner, seen: Word) -> QueueError {
-        wq.refuse(QueueError::Disabled { depth: seen.depth(), item: self.name() })
+        wq.refuse(QueueError::Disabled {
+            depth: seen.depth(),
+            item: self.name(),
+        })
     }
 
     /// Queues an item in our hands; on failure it is idle again.
-    pub(crate) fn queue_grabbed(&self, wq: &Arc<WqInner>, before: Word, place: Place) -> Result<(), QueueError> {
+    pub(crate) fn queue_grabbed(
+        &self,
+        wq: &Arc<WqInner>,
+        before: Word,
+        place: Place,
+    ) -> Result<(), QueueError> {
         let item = self.item_ref();
         wq.queue_owned(item, before, place).inspect_err(|_| {
             self.header().set_word(before.released());
@@ -205,7 +227,10 @@ impl Work {
         self.cancel_sync_with(|_| false)
     }
 
-    pub(crate) fn cancel_sync_with(&self, off_timer: impl FnMut(u32) -> bool) -> Result<bool, WaitError> {
+    pub(crate) fn cancel_sync_with(
+        &self,
+        off_timer: impl FnMut(u32) -> bool,
+    ) -> Result<bool, WaitError> {
         let was = self.disable_sync_with(off_timer)?;
         self.lower_depth();
         Ok(was)
@@ -220,7 +245,8 @@ impl Work {
     pub(crate) fn disable_with(&self, off_timer: impl FnMut(u32) -> bool) -> bool {
         let (was, before) = self.grab(off_timer);
         let depth = (before.depth() + 1).min(MAX_DEPTH);
-        self.header().set_word(before.grabbed().released().with_depth(depth));
+        self.header()
+            .set_word(before.grabbed().released().with_depth(depth));
         was != Grabbed::Idle
     }
 
@@ -232,7 +258,10 @@ impl Work {
         self.disable_sync_with(|_| false)
     }
 
-    pub(crate) fn disable_sync_with(&self, off_timer: impl FnMut(u32) -> bool) -> Result<bool, WaitError> {
+    pub(crate) fn disable_sync_with(
+        &self,
+        off_timer: impl FnMut(u32) -> bool,
+    ) -> Result<bool, WaitError> {
         if current::runs(self.item()) {
             return Err(WaitError::OnSelf { item: self.name() });
         }
@@ -254,7 +283,10 @@ impl Work {
     ///
     /// # Errors
     /// [`EnableQueueError::NotDisabled`]: nothing was done; [`EnableQueueError::Queue`]: it is enabled, but was not accepted.
-    pub fn enable_and_queue(&self, wq: &crate::Workqueue) -> Result<Option<Queued>, EnableQueueError> {
+    pub fn enable_and_queue(
+        &self,
+        wq: &crate::Workqueue,
+    ) -> Result<Option<Queued>, EnableQueueError> {
         if self.enable().map_err(EnableQueueError::NotDisabled)? {
             return wq.queue(self).map(Some).map_err(EnableQueueError::Queue);
         }
@@ -302,13 +334,19 @@ impl Work {
             let done = Completion::new();
             let item = self.item();
             let attached = pool.with(|p, _| {
-                let Some(e) = p.entry(seen.entry()).filter(|e| e.item == item && self.header().word() == seen) else {
+                let Some(e) = p
+                    .entry(seen.entry())
+                    .filter(|e| e.item == item && self.header().word() == seen)
+                else {
                     return Ok(None);
                 };
                 // SAFETY: the pool's lock is held and the entry's pwq is linked.
                 let link = unsafe { link_arc(p.pwq(e.pwq).tag) };
                 if link.wq.is_ordered() && current::runs_item_of(&link.wq) {
-                    return Err(WaitError::Order { wq: link.wq.name().clone(), item: self.name() });
+                    return Err(WaitError::Order {
+                        wq: link.wq.name().clone(),
+                        item: self.name(),
+                    });
                 }
                 p.attach_barrier(seen.entry(), Arc::clone(&done));
                 Ok(Some(Arc::clone(&link.wq.rt)))
@@ -350,7 +388,10 @@ impl Work {
         let seen = self.header().word();
         let running = seen.pool() != NO_POOL
             && pool_by_id(seen.pool()).inspect(|inner| inner.policy.running(self.item()).is_some());
-        Busy { pending: seen.is_pending(), running }
+        Busy {
+            pending: seen.is_pending(),
+            running,
+        }
     }
 }
 
@@ -380,7 +421,11 @@ pub struct NotDisabled {
 
 impl fmt::Display for NotDisabled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "work item {} is not disabled: enable it as often as it was disabled", self.item)
+        write!(
+            f,
+            "work item {} is not disabled: enable it as often as it was disabled",
+            self.item
+        )
     }
 }
 

@@ -22,6 +22,23 @@ pub trait SlotDriver {
     fn sweep(&mut self, pwq: PwqTag);
 }
 
+/// Who wants permits, as one number that a driver can publish: nobody, one pwq, or several (or the limit was lowered).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contention(pub u64);
+
+impl Contention {
+    /// Nobody waits.
+    pub const NONE: Contention = Contention(0);
+    /// Several wait, or more is leased than the limit allows. Tags are never 0 or 1.
+    pub const MANY: Contention = Contention(1);
+
+    /// Whether somebody else than this pwq wants permits. A pwq that waits alone uses its freed permits itself.
+    #[inline]
+    pub fn for_pwq(self, pwq: PwqTag) -> bool {
+        self != Contention::NONE && self.0 != pwq
+    }
+}
+
 /// The permits of one node.
 #[derive(Debug, Clone, Default)]
 pub struct Slot {
@@ -57,10 +74,15 @@ impl Slot {
         self.waiting.len()
     }
 
-    /// Whether spare permits should come back at once: others wait, or the limit was lowered.
+    /// Who wants permits; a pwq hands its freed ones back at once if [`Contention::for_pwq`] says so.
     #[inline]
-    pub fn contended(&self) -> bool {
-        !self.waiting.is_empty() || self.leased > self.max
+    pub fn contention(&self) -> Contention {
+        if self.leased > self.max || self.waiting.len() > 1 {
+            return Contention::MANY;
+        }
+        self.waiting
+            .front()
+            .map_or(Contention::NONE, |&pwq| Contention(pwq))
     }
 
     /// A pwq that will lease here.
@@ -153,7 +175,7 @@ mod tests {
 
     fn run_todo(slot: &mut Slot, p: &mut Pwqs) {
         while let Some((what, tag, n, keep)) = p.todo.pop_front() {
-            let i = tag as usize;
+            let i = tag as usize - 2;
             if what == 'g' {
                 p.asking[i] = false;
                 p.limit[i] += n;
@@ -174,9 +196,13 @@ mod tests {
         p.wanted[i] -= start;
         if p.wanted[i] > 0 && !p.asking[i] {
             p.asking[i] = true;
-            slot.ask(i as u64, p);
+            slot.ask(i as u64 + 2, p);
         }
-        let keep = if slot.contended() { 0 } else { p.keep[i] };
+        let keep = if slot.contention().for_pwq(i as u64 + 2) {
+            0
+        } else {
+            p.keep[i]
+        };
         let spare = p.limit[i] - p.active[i];
         if spare > keep {
             p.limit[i] -= spare - keep;
@@ -192,7 +218,7 @@ mod tests {
         ) {
             let mut slot = Slot::new(max);
             let mut p = Pwqs { active: vec![0; 4], limit: vec![0; 4], keep: vec![0; 4], wanted: vec![0; 4], asking: vec![false; 4], ..Default::default() };
-            (0..4).for_each(|i| slot.join(i));
+            (2..6).for_each(|i| slot.join(i));
             let mut lowered = false;
             for (i, what, n) in ops {
                 match what {

@@ -38,7 +38,11 @@ pub(crate) fn grab_idle(h: &Header) -> Result<Word, Word> {
 
 /// Takes PENDING whatever the item's state: from an idle item, out of its pool, or off its timer (`off_timer` is asked to
 /// disarm the timer of that id and says whether it did). Waits while another thread has the item in its hands.
-pub(crate) fn grab(item: ItemPtr, h: &Header, mut off_timer: impl FnMut(u32) -> bool) -> (Grabbed, Word) {
+pub(crate) fn grab(
+    item: ItemPtr,
+    h: &Header,
+    mut off_timer: impl FnMut(u32) -> bool,
+) -> (Grabbed, Word) {
     let mut patience = Patience::new();
     loop {
         let seen = h.word();
@@ -90,7 +94,10 @@ pub(crate) fn wait_transit(h: &Header) -> Word {
 fn remove_linked(item: ItemPtr, h: &Header, seen: Word) -> bool {
     let pool = pool_by_id(seen.pool());
     let link = pool.with(|p, drv| {
-        let pwq = p.entry(seen.entry()).filter(|e| e.item == item && h.word() == seen)?.pwq;
+        let pwq = p
+            .entry(seen.entry())
+            .filter(|e| e.item == item && h.word() == seen)?
+            .pwq;
         // SAFETY: the pool's lock is held and the entry's pwq is linked.
         let link = unsafe { link_arc(p.pwq(pwq).tag) };
         let now = drv.now();
@@ -124,7 +131,9 @@ impl Patience {
             shim::thread::yield_now();
         } else {
             #[cfg(not(any(loom, shuttle)))]
-            std::thread::sleep(std::time::Duration::from_micros(u64::from(self.0.min(1000))));
+            std::thread::sleep(std::time::Duration::from_micros(u64::from(
+                self.0.min(1000),
+            )));
         }
     }
 }

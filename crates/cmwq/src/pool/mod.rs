@@ -109,7 +109,10 @@ impl RtPool {
     /// Runs one step under the lock and then carries out what came of it. Takes the pool's lock and, afterwards, perhaps
     /// other pools', slots' and queues' locks, one at a time: call it with none of them held.
     #[inline]
-    pub(crate) fn with<R>(&'static self, step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R) -> R {
+    pub(crate) fn with<R>(
+        &'static self,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
         let mut todo = Vec::new();
         let r = self.step(&mut todo, step);
         if !todo.is_empty() {
@@ -220,7 +223,10 @@ const SEGMENT: usize = 64;
 const SEGMENTS: usize = (cmwq_policy::word::NO_POOL as usize).div_ceil(SEGMENT);
 
 static TABLE: [OnceLock<Box<[RtPool]>>; SEGMENTS] = [const { OnceLock::new() }; SEGMENTS];
-static FREE: Mutex<FreeList> = Mutex::new(FreeList { free: Vec::new(), next: 0 });
+static FREE: Mutex<FreeList> = Mutex::new(FreeList {
+    free: Vec::new(),
+    next: 0,
+});
 
 struct FreeList {
     free: Vec<u32>,
@@ -241,7 +247,9 @@ fn free_list() -> std::sync::MutexGuard<'static, FreeList> {
 #[inline]
 pub(crate) fn pool_by_id(id: u32) -> &'static RtPool {
     let i = id as usize;
-    &TABLE[i / SEGMENT].get().expect("pools are numbered as they are made")[i % SEGMENT]
+    &TABLE[i / SEGMENT]
+        .get()
+        .expect("pools are numbered as they are made")[i % SEGMENT]
 }
 
 /// A pool that nobody uses; [`RtPool::set_up`] comes next.
@@ -249,7 +257,10 @@ pub(crate) fn unused_pool() -> &'static RtPool {
     let mut list = free_list();
     let id = list.free.pop().unwrap_or_else(|| {
         let id = list.next;
-        assert!(id < cmwq_policy::word::NO_POOL, "more than a million worker pools at once");
+        assert!(
+            id < cmwq_policy::word::NO_POOL,
+            "more than a million worker pools at once"
+        );
         list.next += 1;
         id
     });

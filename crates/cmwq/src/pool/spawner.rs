@@ -72,7 +72,10 @@ impl Spawner {
         }
         let weak = Arc::downgrade(rt);
         let parker = Arc::clone(&self.parker);
-        let spec = ThreadSpec { name: "cmwq/spawner".to_owned(), stack: Some(SPAWNER_STACK) };
+        let spec = ThreadSpec {
+            name: "cmwq/spawner".to_owned(),
+            stack: Some(SPAWNER_STACK),
+        };
         match (rt.factory)(&spec, Box::new(move || spawner_main(&weak, &parker))) {
             // Ordering: Release pairs with the Acquire above.
             Ok(()) => self.alive.store(true, Ordering::Release),
@@ -106,7 +109,12 @@ impl Spawner {
         let now = monotonic();
         let due: Vec<&'static RtPool> = {
             let mut state = self.lock();
-            let due = state.retry.iter().filter(|r| r.1 <= now).map(|r| r.0).collect();
+            let due = state
+                .retry
+                .iter()
+                .filter(|r| r.1 <= now)
+                .map(|r| r.0)
+                .collect();
             state.retry.retain(|r| r.1 > now);
             due
         };
@@ -136,7 +144,12 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
         let now = monotonic();
         let (job, due, stop) = {
             let mut state = spawner.lock();
-            let due: Vec<&'static RtPool> = state.retry.iter().filter(|r| r.1 <= now).map(|r| r.0).collect();
+            let due: Vec<&'static RtPool> = state
+                .retry
+                .iter()
+                .filter(|r| r.1 <= now)
+                .map(|r| r.0)
+                .collect();
             state.retry.retain(|r| r.1 > now);
             (state.wanted.pop_front(), due, state.stop)
         };
@@ -171,7 +184,10 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
 fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
     let result = rt.admit_thread().and_then(|ticket| {
         let own = Arc::clone(rt);
-        let spec = ThreadSpec { name: rt.worker_name(pool), stack: rt.stack_size };
+        let spec = ThreadSpec {
+            name: rt.worker_name(pool),
+            stack: rt.stack_size,
+        };
         (rt.factory)(
             &spec,
             Box::new(move || {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The most worker threads a runtime makes unless told otherwise. The kernel has no such limit besides its own on threads;
 /// 10,000 is where Go gives up and is far beyond what managed pools reach.
-pub const DEFAULT_MAX_THREADS: usize = 10_000;
+const DEFAULT_MAX_THREADS: usize = 10_000;
 
 /// Settings of a new [`Runtime`]; start with [`Runtime::builder`].
 #[must_use = "nothing is made until build() is called"]
@@ -51,7 +51,11 @@ impl RuntimeBuilder {
             max_threads: DEFAULT_MAX_THREADS,
             stack_size: None,
             thread_name: "cmwq".to_owned(),
-            hooks: Hooks { start: None, stop: None, panic: None },
+            hooks: Hooks {
+                start: None,
+                stop: None,
+                panic: None,
+            },
             topology: None,
             process: None,
             power_efficient: false,
@@ -125,7 +129,11 @@ impl RuntimeBuilder {
 
     /// The scope of queues that do not choose one; `cache_shard` if not given. [`AffinityScope::Default`] is taken for that.
     pub fn default_affinity_scope(mut self, scope: AffinityScope) -> Self {
-        self.default_scope = if scope == AffinityScope::Default { AffinityScope::DEFAULT } else { scope };
+        self.default_scope = if scope == AffinityScope::Default {
+            AffinityScope::DEFAULT
+        } else {
+            scope
+        };
         self
     }
 
@@ -159,7 +167,10 @@ impl RuntimeBuilder {
     /// [`BuildError::Invalid`] for a thread limit of 0 or an empty thread name.
     pub fn build(self) -> Result<Runtime, BuildError> {
         if self.max_threads == 0 {
-            return Err(BuildError::Invalid { setting: "max_threads", expected: "at least 1".to_owned() });
+            return Err(BuildError::Invalid {
+                setting: "max_threads",
+                expected: "at least 1".to_owned(),
+            });
         }
         if self.thread_name.is_empty() || self.thread_name.contains('\0') {
             return Err(BuildError::Invalid {

@@ -22,13 +22,21 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// The machine as the topology and the process's limits say.
-    pub(crate) fn new(topology: Arc<Topology>, process: &ProcessCpus, default_scope: AffinityScope) -> Machine {
+    pub(crate) fn new(
+        topology: Arc<Topology>,
+        process: &ProcessCpus,
+        default_scope: AffinityScope,
+    ) -> Machine {
         let mut usable = process.usable(&topology);
         if usable.is_empty() {
             usable = topology.online().clone();
         }
         let housekeeping = topology.possible().difference(topology.isolated());
-        let (global, _ignored) = masks::initial_global(topology.possible(), &housekeeping, process.affinity.as_ref());
+        let (global, _ignored) = masks::initial_global(
+            topology.possible(),
+            &housekeeping,
+            process.affinity.as_ref(),
+        );
         let nodes = topology
             .nodes()
             .iter()
@@ -36,7 +44,10 @@ impl Machine {
             .map(|n| (n.id, n.cpus.clone()))
             .collect();
         Machine {
-            quota: process.quota.as_ref().map(cmwq_topology::Quota::cpus_rounded_up),
+            quota: process
+                .quota
+                .as_ref()
+                .map(cmwq_topology::Quota::cpus_rounded_up),
             topology,
             global,
             usable,
@@ -48,13 +59,23 @@ impl Machine {
 
     /// The pods of a scope; `Default` is resolved. Computed at first use.
     pub(crate) fn pods(&self, scope: AffinityScope) -> Arc<Pods> {
-        let scope = if scope == AffinityScope::Default { self.default_scope } else { scope };
-        let i = AffinityScope::ALL.iter().position(|s| *s == scope).expect("the default scope is one of the six");
+        let scope = if scope == AffinityScope::Default {
+            self.default_scope
+        } else {
+            scope
+        };
+        let i = AffinityScope::ALL
+            .iter()
+            .position(|s| *s == scope)
+            .expect("the default scope is one of the six");
         Arc::clone(self.pods[i].get_or_init(|| Arc::new(self.topology.pods(scope))))
     }
 
     /// The position of a node in `nodes`, or their number if it has no CPUs.
     pub(crate) fn node_index(&self, node: usize) -> usize {
-        self.nodes.iter().position(|n| n.0 == node).unwrap_or(self.nodes.len())
+        self.nodes
+            .iter()
+            .position(|n| n.0 == node)
+            .unwrap_or(self.nodes.len())
     }
 }

@@ -23,7 +23,11 @@ pub(crate) struct Manual {
 
 impl Manual {
     pub(crate) fn new(seed: u64, clock: Arc<AtomicU64>) -> Manual {
-        Manual { rng: Mutex::new(seed ^ 0x9e37_79b9_7f4a_7c15), clock, steps: AtomicU64::new(0) }
+        Manual {
+            rng: Mutex::new(seed ^ 0x9e37_79b9_7f4a_7c15),
+            clock,
+            steps: AtomicU64::new(0),
+        }
     }
 
     /// A number below `n`, from the seed (splitmix64: Steele, Lea, Flood 2014).
@@ -94,8 +98,12 @@ impl RtInner {
 
     /// One worker works until it has nothing left; other workers may be driven from within its items only.
     fn work(self: &Arc<Self>, pool: &'static RtPool, id: WorkerId) {
-        let Some(shared) = pool.inspect(|inner| inner.workers[id as usize].clone()) else { return };
-        let pod = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())).unwrap_or_default();
+        let Some(shared) = pool.inspect(|inner| inner.workers[id as usize].clone()) else {
+            return;
+        };
+        let pod = pool
+            .inspect(|inner| inner.key.as_ref().map(|k| k.pod()))
+            .unwrap_or_default();
         let cpu = pod.first().unwrap_or(0) as u32;
         let outer = current::worker();
         current::enter(Arc::new(WorkerContext {
@@ -119,7 +127,9 @@ impl RtInner {
                     self.the_manual().steps.fetch_add(1, Ordering::Relaxed);
                     run_one(&batch[0]);
                     for _ in 1..batch.len() {
-                        let Some(i) = shared.batch.claim(self.time.now()) else { break };
+                        let Some(i) = shared.batch.claim(self.time.now()) else {
+                            break;
+                        };
                         self.the_manual().steps.fetch_add(1, Ordering::Relaxed);
                         run_one(&batch[i]);
                     }
@@ -127,7 +137,10 @@ impl RtInner {
                 Next::Idle => break,
                 Next::Exit => {
                     pool.inspect(|inner| {
-                        if inner.workers[id as usize].as_ref().is_some_and(|w| Arc::ptr_eq(w, &shared)) {
+                        if inner.workers[id as usize]
+                            .as_ref()
+                            .is_some_and(|w| Arc::ptr_eq(w, &shared))
+                        {
                             inner.workers[id as usize] = None;
                         }
                     });
@@ -149,7 +162,9 @@ impl RtInner {
             if self.step_once() {
                 continue;
             }
-            let Some(due) = self.timers.next_due() else { return Err(Stuck) };
+            let Some(due) = self.timers.next_due() else {
+                return Err(Stuck);
+            };
             self.the_manual().clock.fetch_max(due, Ordering::Relaxed);
         }
         Ok(())

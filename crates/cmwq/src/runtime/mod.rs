@@ -129,7 +129,9 @@ pub struct Runtime {
 
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("threads", &self.threads()).finish_non_exhaustive()
+        f.debug_struct("Runtime")
+            .field("threads", &self.threads())
+            .finish_non_exhaustive()
     }
 }
 
@@ -144,11 +146,18 @@ impl Runtime {
     /// The process-wide runtime, made with default settings at first use (reads the machine's topology: a millisecond or so),
     /// or by [`RuntimeBuilder::build_global`].
     pub fn global() -> &'static Runtime {
-        GLOBAL.get_or_init(|| RuntimeBuilder::new().build().expect("the default settings are valid"))
+        GLOBAL.get_or_init(|| {
+            RuntimeBuilder::new()
+                .build()
+                .expect("the default settings are valid")
+        })
     }
 
     pub(crate) fn from_inner(inner: Arc<RtInner>) -> Runtime {
-        Runtime { inner, system: Arc::default() }
+        Runtime {
+            inner,
+            system: Arc::default(),
+        }
     }
 
     pub(crate) fn inner(&self) -> &Arc<RtInner> {
@@ -167,7 +176,11 @@ impl Runtime {
 
     /// What was clamped, cut or ignored so far, oldest first, at most 100.
     pub fn warnings(&self) -> Vec<String> {
-        self.inner.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner
+            .warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The machine as the runtime sees it.
@@ -203,16 +216,26 @@ impl RtInner {
     }
 
     pub(crate) fn forget_wq(&self, wq: &WqInner) {
-        self.lock_wqs().list.retain(|w| w.strong_count() > 0 && !std::ptr::eq(w.as_ptr(), wq));
+        self.lock_wqs()
+            .list
+            .retain(|w| w.strong_count() > 0 && !std::ptr::eq(w.as_ptr(), wq));
     }
 
     /// The queues that exist.
     pub(crate) fn wqs(&self) -> Vec<Arc<WqInner>> {
-        self.lock_wqs().list.iter().filter_map(Weak::upgrade).collect()
+        self.lock_wqs()
+            .list
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// Sleeps until `done`. A worker hands its CPU on meanwhile. In a runtime driven by hand, the caller drives it.
-    pub(crate) fn wait(self: &Arc<Self>, done: &Completion, what: impl Fn() -> String) -> Result<(), WaitError> {
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        done: &Completion,
+        what: impl Fn() -> String,
+    ) -> Result<(), WaitError> {
         self.wait_until(done, None, what).map(|_| ())
     }
 
@@ -265,16 +288,25 @@ impl RtInner {
     }
 
     pub(crate) fn timers_failed(&self, e: &crate::sys::thread::SpawnError) {
-        self.warn(format!("the timer thread could not be made: {e}; waiters fire timers meanwhile"));
+        self.warn(format!(
+            "the timer thread could not be made: {e}; waiters fire timers meanwhile"
+        ));
     }
 
     /// Calls the start or stop hook on a worker thread; a panic of the hook ends there.
     pub(crate) fn worker_hook(&self, start: bool) {
-        let hook = if start { &self.hooks.start } else { &self.hooks.stop };
+        let hook = if start {
+            &self.hooks.start
+        } else {
+            &self.hooks.stop
+        };
         if let Some(h) = hook
             && std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| h())).is_err()
         {
-            self.warn(format!("the thread {} hook panicked", if start { "start" } else { "stop" }));
+            self.warn(format!(
+                "the thread {} hook panicked",
+                if start { "start" } else { "stop" }
+            ));
         }
     }
 }
@@ -286,7 +318,10 @@ const HELPLESS_RETRY: Duration = Duration::from_millis(20);
 pub(crate) fn report_panic(item: &'static str, payload: Box<dyn Any + Send>) {
     let message = crate::error::panic_message(&*payload);
     if let Some(hook) = current::running().and_then(|r| r.link.wq.rt.hooks.panic.clone()) {
-        let info = PanicInfo { item, message: &message };
+        let info = PanicInfo {
+            item,
+            message: &message,
+        };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&info)));
         drop_payload(called.err());
     }
@@ -295,7 +330,9 @@ pub(crate) fn report_panic(item: &'static str, payload: Box<dyn Any + Send>) {
 
 /// Drops a panic's payload; one whose drop panics too is leaked.
 fn drop_payload(payload: Option<Box<dyn Any + Send>>) {
-    if let Err(again) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || drop(payload))) {
+    if let Err(again) =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || drop(payload)))
+    {
         std::mem::forget(again);
     }
 }

@@ -27,7 +27,10 @@ impl RtInner {
     }
 
     /// The pool of these attributes, made if there is none; its users are counted.
-    pub(crate) fn acquire_pool(self: &Arc<Self>, key: &PoolKey) -> Result<&'static RtPool, QueueError> {
+    pub(crate) fn acquire_pool(
+        self: &Arc<Self>,
+        key: &PoolKey,
+    ) -> Result<&'static RtPool, QueueError> {
         let mut pools = self.lock_pools();
         let pool = match pools.get(key) {
             Some(pool) => pool,
@@ -51,7 +54,11 @@ impl RtInner {
         let mut pools = self.lock_pools();
         let key = pool.inspect(|inner| {
             inner.users -= 1;
-            if inner.users == 0 { inner.key.clone() } else { None }
+            if inner.users == 0 {
+                inner.key.clone()
+            } else {
+                None
+            }
         });
         let Some(key) = key else { return };
         pools.remove(&key);
@@ -78,7 +85,11 @@ impl RtInner {
         let cpus = key.pod().intersection_len(&machine.usable).max(1) as u32;
         PoolConfig {
             kind: kind_of(key),
-            target: if matches!(key, PoolKey::PerCpu { .. }) { 1 } else { cpus },
+            target: if matches!(key, PoolKey::PerCpu { .. }) {
+                1
+            } else {
+                cpus
+            },
             histograms: self.histograms,
             hog_extra: cpus,
             ..PoolConfig::default()
@@ -89,7 +100,11 @@ impl RtInner {
     fn retarget(&self, pools: &HashMap<PoolKey, &'static RtPool>) {
         let machine = self.machine.load();
         let cpus = |key: &PoolKey| key.pod().intersection_len(&machine.usable).max(1);
-        let total: usize = pools.keys().filter(|k| matches!(k, PoolKey::Unbound { .. })).map(cpus).sum();
+        let total: usize = pools
+            .keys()
+            .filter(|k| matches!(k, PoolKey::Unbound { .. }))
+            .map(cpus)
+            .sum();
         for (key, pool) in pools {
             if matches!(key, PoolKey::PerCpu { .. }) {
                 continue;
@@ -134,7 +149,9 @@ impl RtInner {
         let max = self.max_threads;
         // Ordering: Acquire pairs with the Release of the ticket's drop.
         self.threads
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| (n < max).then_some(n + 1))
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
+                (n < max).then_some(n + 1)
+            })
             .map(|_| ThreadTicket(Arc::clone(&self.threads)))
             .map_err(|_| SpawnError::Ceiling)
     }
@@ -143,7 +160,9 @@ impl RtInner {
     pub(crate) fn worker_name(&self, pool: &RtPool) -> String {
         let prefix = &self.thread_name;
         pool.inspect(|inner| match &inner.key {
-            Some(PoolKey::PerCpu { cpu, nice }) => format!("{prefix}/{cpu}{}", if *nice < 0 { "H" } else { "" }),
+            Some(PoolKey::PerCpu { cpu, nice }) => {
+                format!("{prefix}/{cpu}{}", if *nice < 0 { "H" } else { "" })
+            }
             _ => format!("{prefix}/u{}", pool.id),
         })
     }
@@ -151,11 +170,20 @@ impl RtInner {
     /// Gives the calling or another thread the CPU mask and nice of the pool's workers. What is not permitted is counted and
     /// left as it is.
     pub(crate) fn place_worker(&self, pool: &RtPool, tid: i32) {
-        let Some((key, nice)) = pool.inspect(|inner| inner.key.clone().map(|k| (k.clone(), k.nice()))) else { return };
+        let Some((key, nice)) =
+            pool.inspect(|inner| inner.key.clone().map(|k| (k.clone(), k.nice())))
+        else {
+            return;
+        };
         let machine = self.machine.load();
         let wish = match &key {
             PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
-            PoolKey::Unbound { managed: false, strict: false, mask: Some(mask), .. } => mask.clone(),
+            PoolKey::Unbound {
+                managed: false,
+                strict: false,
+                mask: Some(mask),
+                ..
+            } => mask.clone(),
             PoolKey::Unbound { pod, .. } => pod.clone(),
         };
         // The wish is what the process had at first use; a cpuset is left to the system, never read back and written.

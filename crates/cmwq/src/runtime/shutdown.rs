@@ -32,7 +32,11 @@ impl fmt::Display for ShutdownTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the runtime did not finish in time:")?;
         for l in &self.left {
-            write!(f, " workqueue \"{}\" has {} active and {} inactive items", l.wq, l.active, l.inactive)?;
+            write!(
+                f,
+                " workqueue \"{}\" has {} active and {} inactive items",
+                l.wq, l.active, l.inactive
+            )?;
             if !l.running.is_empty() {
                 write!(f, " (running: {})", l.running.join(", "))?;
             }
@@ -59,13 +63,21 @@ impl Runtime {
     ///
     /// # Errors
     /// `Ok(Err(..))` with what is left when the time was over; `Err(..)` as for `shutdown`.
-    pub fn shutdown_timeout(&self, timeout: Duration) -> Result<Result<(), ShutdownTimeout>, WaitError> {
+    pub fn shutdown_timeout(
+        &self,
+        timeout: Duration,
+    ) -> Result<Result<(), ShutdownTimeout>, WaitError> {
         self.check_shutdown()?;
         let deadline = Instant::now().checked_add(timeout);
         if self.drain_all(deadline)? {
             return Ok(Ok(()));
         }
-        let left = self.inner.wqs().iter().filter_map(|wq| leftover(wq)).collect();
+        let left = self
+            .inner
+            .wqs()
+            .iter()
+            .filter_map(|wq| leftover(wq))
+            .collect();
         Ok(Err(ShutdownTimeout { left }))
     }
 
@@ -76,7 +88,10 @@ impl Runtime {
         if let Some(r) = crate::current::running()
             && Arc::ptr_eq(&r.link.wq.rt, &self.inner)
         {
-            return Err(WaitError::OwnQueue { wq: r.link.wq.name().clone(), item: r.name });
+            return Err(WaitError::OwnQueue {
+                wq: r.link.wq.name().clone(),
+                item: r.name,
+            });
         }
         Ok(())
     }
@@ -115,14 +130,20 @@ impl Runtime {
         let wqs = {
             let mut wqs = self.inner.lock_wqs();
             wqs.frozen = frozen;
-            wqs.list.iter().filter_map(std::sync::Weak::upgrade).collect::<Vec<_>>()
+            wqs.list
+                .iter()
+                .filter_map(std::sync::Weak::upgrade)
+                .collect::<Vec<_>>()
         };
         wqs.iter().for_each(|wq| wq.set_frozen(frozen));
     }
 
     /// Whether items of freezable queues are still active after [`freeze`](Self::freeze).
     pub fn freeze_busy(&self) -> bool {
-        self.inner.wqs().iter().any(|wq| wq.config.freezable && wq.is_active())
+        self.inner
+            .wqs()
+            .iter()
+            .any(|wq| wq.config.freezable && wq.is_active())
     }
 }
 

@@ -48,8 +48,12 @@ impl System {
             percpu: make("events", WorkqueueBuilder::per_cpu),
             highpri: make("events_highpri", |b| b.per_cpu().highpri()),
             long: make("events_long", WorkqueueBuilder::per_cpu),
-            unbound: make("events_unbound", |b| b.max_active(cmwq_policy::limits::MAX_ACTIVE)),
-            unbound_long: make("events_dfl_long", |b| b.max_active(cmwq_policy::limits::MAX_ACTIVE)),
+            unbound: make("events_unbound", |b| {
+                b.max_active(cmwq_policy::limits::MAX_ACTIVE)
+            }),
+            unbound_long: make("events_dfl_long", |b| {
+                b.max_active(cmwq_policy::limits::MAX_ACTIVE)
+            }),
             freezable: make("events_freezable", |b| b.per_cpu().freezable()),
             power_efficient: make("events_power_efficient", |b| b.per_cpu().power_efficient()),
             freezable_power_efficient: make("events_freezable_pwr_efficient", |b| {

@@ -71,7 +71,9 @@ impl fmt::Display for SpawnError {
                 f.write_str("the thread's stack size or name is not acceptable (EINVAL)")
             }
             Self::Refused => f.write_str("making threads is not permitted (EPERM)"),
-            Self::Ceiling => f.write_str("the runtime's own ceiling on threads (max_threads) is reached"),
+            Self::Ceiling => {
+                f.write_str("the runtime's own ceiling on threads (max_threads) is reached")
+            }
             Self::Other(n) => write!(
                 f,
                 "making a thread failed: {}",

@@ -30,19 +30,25 @@ impl<T> Unpin for JoinHandle<T> {}
 
 impl<T> fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish_non_exhaustive()
+        f.debug_struct("JoinHandle")
+            .field("finished", &self.is_finished())
+            .finish_non_exhaustive()
     }
 }
 
 impl<T> JoinHandle<T> {
     #[inline]
     pub(crate) fn queued(task: TaskRef<T>) -> JoinHandle<T> {
-        JoinHandle { inner: Inner::Task(task) }
+        JoinHandle {
+            inner: Inner::Task(task),
+        }
     }
 
     #[cold]
     pub(crate) fn refused(e: QueueError) -> JoinHandle<T> {
-        JoinHandle { inner: Inner::Refused(Some(e)) }
+        JoinHandle {
+            inner: Inner::Refused(Some(e)),
+        }
     }
 
     /// Whether the result is there. Never blocks.
@@ -84,7 +90,11 @@ impl<T> JoinHandle<T> {
                 if !t.is_complete() {
                     match wait(&t, Instant::now().checked_add(timeout)) {
                         Ok(true) => {}
-                        Ok(false) => return Err(JoinHandle { inner: Inner::Task(t) }),
+                        Ok(false) => {
+                            return Err(JoinHandle {
+                                inner: Inner::Task(t),
+                            });
+                        }
                         Err(e) => return Ok(Err(e)),
                     }
                 }
@@ -97,7 +107,9 @@ impl<T> JoinHandle<T> {
     /// Takes the closure out of its queue if it has not started: then it never runs, what it captured is dropped here, and the
     /// handle resolves to [`JoinError::Cancelled`]. True if so; false if it runs or is over. Does not wait for the closure.
     pub fn cancel(&self) -> bool {
-        let Inner::Task(t) = &self.inner else { return false };
+        let Inner::Task(t) = &self.inner else {
+            return false;
+        };
         if t.is_complete() {
             return false;
         }
@@ -120,14 +132,21 @@ fn wait<T>(t: &TaskRef<T>, deadline: Option<Instant>) -> Result<bool, JoinError>
         return Ok(true);
     }
     if let Some(rt) = inline::manual_runtime(t.header()) {
-        return rt.run_until(|| t.is_complete()).map(|()| true).map_err(|_| JoinError::WouldDeadlock {
-            // SAFETY: the handle keeps the cell alive.
-            item: unsafe { t.item().name() },
-            why: "nothing is left that could run in the seeded runtime",
-        });
+        return rt
+            .run_until(|| t.is_complete())
+            .map(|()| true)
+            .map_err(|_| JoinError::WouldDeadlock {
+                // SAFETY: the handle keeps the cell alive.
+                item: unsafe { t.item().name() },
+                why: "nothing is left that could run in the seeded runtime",
+            });
     }
     let _away = current::is_running().then(blocking::enter);
-    Ok(inline::watchful(t.header(), deadline, |timeout: Timeout| t.wait(timeout)))
+    Ok(inline::watchful(
+        t.header(),
+        deadline,
+        |timeout: Timeout| t.wait(timeout),
+    ))
 }
 
 impl<T> Future for JoinHandle<T> {
@@ -138,7 +157,9 @@ impl<T> Future for JoinHandle<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.inner {
             Inner::Task(t) => t.poll(cx),
-            Inner::Refused(e) => Poll::Ready(Err(JoinError::Refused(e.take().expect("polled again after it was ready")))),
+            Inner::Refused(e) => Poll::Ready(Err(JoinError::Refused(
+                e.take().expect("polled again after it was ready"),
+            ))),
         }
     }
 }

@@ -23,7 +23,13 @@ pub struct Attrs {
 
 impl Default for Attrs {
     fn default() -> Self {
-        Attrs { nice: 0, cpumask: None, scope: AffinityScope::Default, strict: false, localize: false }
+        Attrs {
+            nice: 0,
+            cpumask: None,
+            scope: AffinityScope::Default,
+            strict: false,
+            localize: false,
+        }
     }
 }
 
@@ -98,7 +104,11 @@ impl Attrs {
 
     pub(crate) fn check(&self) -> Result<(), AttrsError> {
         if !(-20..=19).contains(&self.nice) {
-            return Err(AttrsError::OutOfRange { setting: "nice", value: i64::from(self.nice), expected: "-20..=19" });
+            return Err(AttrsError::OutOfRange {
+                setting: "nice",
+                value: i64::from(self.nice),
+                expected: "-20..=19",
+            });
         }
         Ok(())
     }
@@ -119,7 +129,9 @@ impl WqInner {
         self.check_attrs(&attrs)?;
         let mut state = self.lock();
         if self.is_closed() {
-            return Err(AttrsError::Closed { wq: self.name().clone() });
+            return Err(AttrsError::Closed {
+                wq: self.name().clone(),
+            });
         }
         state.attrs = attrs;
         let (change, retired) = self.rebuild(&mut state);
@@ -145,7 +157,10 @@ impl WqInner {
 
     /// A new table for the settings and the machine as they are now. Pwqs whose pool is the same are kept; the others are
     /// returned for retiring, to be done without the queue's lock.
-    pub(super) fn rebuild(self: &Arc<Self>, state: &mut super::WqState) -> (AttrsChange, Vec<Arc<PwqLink>>) {
+    pub(super) fn rebuild(
+        self: &Arc<Self>,
+        state: &mut super::WqState,
+    ) -> (AttrsChange, Vec<Arc<PwqLink>>) {
         let machine = self.rt.machine.load();
         let new = Table::new(&self.config, &state.attrs, &machine);
         let old = self.table.load_full();
@@ -161,7 +176,13 @@ impl WqInner {
             }
         }
         self.table.store(Arc::new(new));
-        (AttrsChange { kept, retired: retired.len() }, retired)
+        (
+            AttrsChange {
+                kept,
+                retired: retired.len(),
+            },
+            retired,
+        )
     }
 
     /// The machine changed (CPUs, masks, the default scope): re-pod if that concerns this queue.
@@ -180,8 +201,11 @@ impl WqInner {
     pub(super) fn node_limits(&self, state: &super::WqState) -> Vec<u32> {
         let machine = self.rt.machine.load();
         let effective = self.table.load().effective.clone();
-        let mut limits =
-            limits::node_limits(state.max_active, state.min_active, &table::cpus_per_node(&machine, &effective));
+        let mut limits = limits::node_limits(
+            state.max_active,
+            state.min_active,
+            &table::cpus_per_node(&machine, &effective),
+        );
         limits.push(state.max_active);
         limits
     }

@@ -4,7 +4,7 @@ use super::slot::SlotShared;
 use super::table::Table;
 use super::{Attrs, Released, Workqueue, WorkqueueKind, WqConfig, WqInner, WqState};
 use crate::error::BuildError;
-use crate::runtime::{Runtime, RtInner};
+use crate::runtime::{RtInner, Runtime};
 use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
 use cmwq_policy::limits;
@@ -25,7 +25,7 @@ pub enum Concurrency {
 }
 
 /// The longest name that is kept, bytes (kernel: WQ_NAME_LEN 32 with the terminating zero).
-pub const NAME_BYTES: usize = 31;
+pub(super) const NAME_BYTES: usize = 31;
 
 /// Settings of a new [`Workqueue`]; start with [`Workqueue::builder`].
 #[derive(Debug, Clone)]
@@ -234,12 +234,21 @@ impl WorkqueueBuilder {
                 config.name, self.max_active
             ));
         }
-        let max_active = if config.kind == WorkqueueKind::Ordered { 1 } else { max_active };
-        let min_active = self.min_active.unwrap_or(limits::DEFAULT_MIN_ACTIVE).min(max_active);
+        let max_active = if config.kind == WorkqueueKind::Ordered {
+            1
+        } else {
+            max_active
+        };
+        let min_active = self
+            .min_active
+            .unwrap_or(limits::DEFAULT_MIN_ACTIVE)
+            .min(max_active);
         let machine = rt.machine.load();
         let table = Table::new(&config, &self.attrs, &machine);
         let slots = match config.kind {
-            WorkqueueKind::Unbound => (0..=machine.nodes.len()).map(|_| Arc::new(SlotShared::new(0))).collect(),
+            WorkqueueKind::Unbound => (0..=machine.nodes.len())
+                .map(|_| Arc::new(SlotShared::new(0)))
+                .collect(),
             _ => Vec::new(),
         };
         drop(machine);
@@ -277,7 +286,10 @@ impl WorkqueueBuilder {
     }
 
     fn config(&self, rt: &RtInner) -> Result<WqConfig, BuildError> {
-        let invalid = |setting, expected: &str| BuildError::Invalid { setting, expected: expected.to_owned() };
+        let invalid = |setting, expected: &str| BuildError::Invalid {
+            setting,
+            expected: expected.to_owned(),
+        };
         if self.name.is_empty() {
             return Err(invalid("name", "at least one character"));
         }
@@ -286,17 +298,28 @@ impl WorkqueueBuilder {
             end -= 1;
         }
         if end < self.name.len() {
-            rt.warn(format!("workqueue name \"{}\" is longer than {NAME_BYTES} bytes and was cut", self.name));
+            rt.warn(format!(
+                "workqueue name \"{}\" is longer than {NAME_BYTES} bytes and was cut",
+                self.name
+            ));
         }
         let kind = match self.kind {
-            WorkqueueKind::PerCpu if self.power_efficient && rt.power_efficient => WorkqueueKind::Unbound,
+            WorkqueueKind::PerCpu if self.power_efficient && rt.power_efficient => {
+                WorkqueueKind::Unbound
+            }
             k => k,
         };
         if self.kind == WorkqueueKind::PerCpu && self.attrs.cpumask.is_some() {
-            return Err(invalid("cpumask", "an unbound or ordered workqueue: a per-CPU one uses each CPU's own pool"));
+            return Err(invalid(
+                "cpumask",
+                "an unbound or ordered workqueue: a per-CPU one uses each CPU's own pool",
+            ));
         }
         if kind == WorkqueueKind::Ordered && self.max_active > 1 {
-            return Err(invalid("max_active", "0 or 1 for an ordered workqueue, which runs one item at a time"));
+            return Err(invalid(
+                "max_active",
+                "0 or 1 for an ordered workqueue, which runs one item at a time",
+            ));
         }
         let managed = self.concurrency == Concurrency::Managed && !self.kernel_mode;
         Ok(WqConfig {

@@ -23,7 +23,10 @@ impl WqInner {
         }
         if current::runs_item_of(self) {
             let item = current::running().map_or("?", |r| r.name);
-            return Err(WaitError::OwnQueue { wq: self.name().clone(), item });
+            return Err(WaitError::OwnQueue {
+                wq: self.name().clone(),
+                item,
+            });
         }
         Ok(())
     }
@@ -33,7 +36,9 @@ impl WqInner {
         let done = Completion::new();
         let arm = self.lock().flush.begin(Arc::clone(&done));
         self.arm(arm);
-        self.rt.wait_until(&done, deadline, || format!("a flush of workqueue \"{}\"", self.name()))
+        self.rt.wait_until(&done, deadline, || {
+            format!("a flush of workqueue \"{}\"", self.name())
+        })
     }
 
     /// Arms all pwqs for a colour, and again for those who overflowed while that went on.
@@ -54,7 +59,9 @@ impl WqInner {
                 }
             }
             arm = self.lock().flush.armed_all(a.flush, &mut through);
-            through.into_iter().for_each(|c: Arc<Completion>| c.complete());
+            through
+                .into_iter()
+                .for_each(|c: Arc<Completion>| c.complete());
         }
     }
 
@@ -102,7 +109,10 @@ impl WqInner {
     }
 
     /// Waits until nothing is queued; false if the deadline came first.
-    pub(crate) fn until_empty(self: &Arc<Self>, deadline: Option<Instant>) -> Result<bool, WaitError> {
+    pub(crate) fn until_empty(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+    ) -> Result<bool, WaitError> {
         loop {
             if !self.flush_unchecked(deadline)? {
                 return Ok(false);
@@ -116,7 +126,10 @@ impl WqInner {
     /// Whether nothing is queued, held back or running.
     pub(crate) fn is_empty(&self) -> bool {
         let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
-        links.iter().all(|l| l.pool.inspect(|inner| l.id().is_none_or(|id| inner.policy.pwq(id).is_empty())))
+        links.iter().all(|l| {
+            l.pool
+                .inspect(|inner| l.id().is_none_or(|id| inner.policy.pwq(id).is_empty()))
+        })
     }
 
     /// The functions of the items that run now.
@@ -128,7 +141,12 @@ impl WqInner {
                 let now = drv.now();
                 p.recall_all(now, drv);
                 for (_, w) in p.workers() {
-                    for e in w.taken().iter().filter_map(|&e| p.entry(e)).filter(|e| Some(e.pwq) == link.id()) {
+                    for e in w
+                        .taken()
+                        .iter()
+                        .filter_map(|&e| p.entry(e))
+                        .filter(|e| Some(e.pwq) == link.id())
+                    {
                         // SAFETY: the pool's lock is held and the entry exists, so the queue's side holds the item.
                         names.push(unsafe { e.item.name() });
                     }
@@ -144,10 +162,14 @@ impl WqInner {
             return Err(self.refuse(QueueError::Forked));
         }
         if self.is_closed() {
-            return Err(self.refuse(QueueError::Closed { wq: self.name().clone() }));
+            return Err(self.refuse(QueueError::Closed {
+                wq: self.name().clone(),
+            }));
         }
         if self.lock().drainers > 0 && !current::runs_item_of(self) {
-            return Err(self.refuse(QueueError::Draining { wq: self.name().clone() }));
+            return Err(self.refuse(QueueError::Draining {
+                wq: self.name().clone(),
+            }));
         }
         Ok(())
     }
@@ -178,7 +200,12 @@ impl WqInner {
     }
 
     fn wake_all_waiting_for_room(&self) {
-        let wakers = std::mem::take(&mut *self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let wakers = std::mem::take(
+            &mut *self
+                .room
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
         wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
@@ -195,7 +222,9 @@ impl WqInner {
             }
         }
         self.close();
-        self.rt.wait(&done, || format!("the end of workqueue \"{}\"", self.name()))
+        self.rt.wait(&done, || {
+            format!("the end of workqueue \"{}\"", self.name())
+        })
     }
 
     /// Freezes or thaws a freezable queue.
@@ -220,6 +249,9 @@ impl WqInner {
     /// Whether items of the queue are active.
     pub(crate) fn is_active(&self) -> bool {
         let links = self.lock().links.clone();
-        links.iter().any(|l| l.pool.inspect(|inner| l.id().is_some_and(|id| inner.policy.pwq(id).active() > 0)))
+        links.iter().any(|l| {
+            l.pool
+                .inspect(|inner| l.id().is_some_and(|id| inner.policy.pwq(id).active() > 0))
+        })
     }
 }

@@ -72,7 +72,9 @@ impl Workqueue {
     }
 
     pub(crate) fn new(inner: Arc<WqInner>) -> Workqueue {
-        Workqueue { handle: Arc::new(Handle(inner)) }
+        Workqueue {
+            handle: Arc::new(Handle(inner)),
+        }
     }
 
     #[inline]
@@ -144,7 +146,11 @@ impl Workqueue {
     /// # Safety
     /// If `f` or `T` borrow anything, the caller makes sure that the item is over before the borrow ends.
     #[inline]
-    pub(crate) unsafe fn spawn_at<F, T>(&self, f: F, place: Place) -> Result<JoinHandle<T>, TrySpawnError<F>>
+    pub(crate) unsafe fn spawn_at<F, T>(
+        &self,
+        f: F,
+        place: Place,
+    ) -> Result<JoinHandle<T>, TrySpawnError<F>>
     where
         F: FnOnce() -> T + Send,
         T: Send,
@@ -153,13 +159,19 @@ impl Workqueue {
         match self.inner().queue_owned(item, Word::IN_TRANSIT, place) {
             Ok(()) => Ok(JoinHandle::queued(task)),
             // SAFETY: the pair of `new_task`, and the item was not queued.
-            Err(error) => Err(TrySpawnError { error, func: unsafe { unmake(item, task) } }),
+            Err(error) => Err(TrySpawnError {
+                error,
+                func: unsafe { unmake(item, task) },
+            }),
         }
     }
 
     /// Queues a closure once there is room (`max_pending`): the future resolves to its handle. The closure is queued when the
     /// future is polled, in the order in which waiting futures were first polled, as far as no one else takes the room.
-    pub fn spawn_when_ready<F, T>(&self, f: F) -> impl Future<Output = JoinHandle<T>> + Send + use<F, T>
+    pub fn spawn_when_ready<F, T>(
+        &self,
+        f: F,
+    ) -> impl Future<Output = JoinHandle<T>> + Send + use<F, T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
@@ -168,10 +180,15 @@ impl Workqueue {
         let mut func = Some(f);
         std::future::poll_fn(move |cx| {
             loop {
-                let Some(f) = func.take() else { panic!("polled again after it was ready") };
+                let Some(f) = func.take() else {
+                    panic!("polled again after it was ready")
+                };
                 match wq.try_spawn(f) {
                     Ok(handle) => return Poll::Ready(handle),
-                    Err(TrySpawnError { error: QueueError::Full { .. }, func: back }) => {
+                    Err(TrySpawnError {
+                        error: QueueError::Full { .. },
+                        func: back,
+                    }) => {
                         func = Some(back);
                         if wq.inner().wait_for_room(cx.waker()) {
                             return Poll::Pending;
@@ -293,7 +310,10 @@ impl Workqueue {
         crate::scope::run(self, |s| {
             let f = &f;
             let cpus: Vec<usize> = self.inner().rt.machine.load().usable.iter().collect();
-            let handles: Vec<_> = cpus.into_iter().map(|cpu| s.spawn_on(cpu, move || f(cpu))).collect();
+            let handles: Vec<_> = cpus
+                .into_iter()
+                .map(|cpu| s.spawn_on(cpu, move || f(cpu)))
+                .collect();
             let mut first = Ok(());
             for h in handles {
                 let r = h.join();
@@ -376,12 +396,18 @@ impl WqInner {
         if machine.topology.possible().contains(cpu) {
             return Ok(());
         }
-        Err(QueueError::NoSuchCpu { cpu, possible: machine.topology.possible().to_string() })
+        Err(QueueError::NoSuchCpu {
+            cpu,
+            possible: machine.topology.possible().to_string(),
+        })
     }
 
     fn place_on_node(&self, node: usize) -> Result<Place, QueueError> {
         if self.config.kind == WorkqueueKind::PerCpu {
-            return Err(QueueError::WrongKind { wq: self.name().clone(), expected: "an unbound workqueue" });
+            return Err(QueueError::WrongKind {
+                wq: self.name().clone(),
+                expected: "an unbound workqueue",
+            });
         }
         let machine = self.rt.machine.load();
         let Some((_, cpus)) = machine.nodes.iter().find(|n| n.0 == node) else {
@@ -391,20 +417,31 @@ impl WqInner {
         if cpus.contains(here) {
             return Ok(Place::Here);
         }
-        Ok(cpus.first_common(&machine.usable).map_or(Place::Here, Place::Cpu))
+        Ok(cpus
+            .first_common(&machine.usable)
+            .map_or(Place::Here, Place::Cpu))
     }
 
     fn is_congested(&self) -> bool {
         let table = self.table.load();
         let here = crate::sys::cpu::current_cpu().unwrap_or(0) as usize;
-        table.index(here).and_then(|i| table.links[i].get()).is_some_and(|link| {
-            link.pool.inspect(|inner| link.id().is_some_and(|id| inner.policy.pwq(id).inactive_len() > 0))
-        })
+        table
+            .index(here)
+            .and_then(|i| table.links[i].get())
+            .is_some_and(|link| {
+                link.pool.inspect(|inner| {
+                    link.id()
+                        .is_some_and(|id| inner.policy.pwq(id).inactive_len() > 0)
+                })
+            })
     }
 
     /// Registers a task that waits for room; false if there is room by now.
     fn wait_for_room(&self, waker: &std::task::Waker) -> bool {
-        let mut room = self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut room = self
+            .room
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         // Ordering: Acquire pairs with the Release of `left_pending`, which looks at `room` after counting down.
         if self.pending.load(Ordering::Acquire) < self.config.max_pending || self.is_closed() {
             return false;

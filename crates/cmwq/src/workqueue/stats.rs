@@ -21,12 +21,21 @@ impl TimeStats {
 
     /// Their mean; zero if there are none.
     pub fn mean(&self) -> Duration {
-        Duration::from_nanos(self.histogram.sum.checked_div(self.histogram.count).unwrap_or(0))
+        Duration::from_nanos(
+            self.histogram
+                .sum
+                .checked_div(self.histogram.count)
+                .unwrap_or(0),
+        )
     }
 
     /// The smallest; zero if there are none.
     pub fn min(&self) -> Duration {
-        Duration::from_nanos(if self.histogram.count == 0 { 0 } else { self.histogram.min })
+        Duration::from_nanos(if self.histogram.count == 0 {
+            0
+        } else {
+            self.histogram.min
+        })
     }
 
     /// The largest.
@@ -41,7 +50,11 @@ impl TimeStats {
 
     /// The counts per bucket with each bucket's smallest value, ns.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.histogram.buckets.iter().enumerate().map(|(i, &n)| (cmwq_policy::hist::bucket_low(i), n))
+        self.histogram
+            .buckets
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| (cmwq_policy::hist::bucket_low(i), n))
     }
 }
 
@@ -101,11 +114,23 @@ impl WqInner {
         let (links, mut counters, mut wait, mut run) = {
             let state = self.lock();
             let r = &state.released;
-            (state.links.clone(), r.counters, r.wait.clone(), r.run.clone())
+            (
+                state.links.clone(),
+                r.counters,
+                r.wait.clone(),
+                r.run.clone(),
+            )
         };
         let (mut active, mut inactive) = (0, 0);
         for link in &links {
-            self.add_link(link, &mut counters, &mut wait, &mut run, &mut active, &mut inactive);
+            self.add_link(
+                link,
+                &mut counters,
+                &mut wait,
+                &mut run,
+                &mut active,
+                &mut inactive,
+            );
         }
         let PwqCounters {
             queued,

@@ -355,7 +355,13 @@ impl<T: Token, W> Pool<T, W> {
 
     /// Changes how many workers may run at once and how many hogs may add. Raised: more are started if items wait. Lowered:
     /// surplus workers retire at their next item boundary.
-    pub fn set_target<D: Driver<W>>(&mut self, target: u32, hog_extra: u32, now: Time, drv: &mut D) {
+    pub fn set_target<D: Driver<W>>(
+        &mut self,
+        target: u32,
+        hog_extra: u32,
+        now: Time,
+        drv: &mut D,
+    ) {
         self.config.target = target.max(1);
         self.config.hog_extra = hog_extra;
         self.kick(now, drv);
