@@ -1,5 +1,7 @@
 //! The workqueue runtime.
 
+#[allow(dead_code, reason = "the statistics of the workqueues use it")]
+pub(crate) mod hist;
 pub(crate) mod shim;
 #[allow(
     dead_code,

@@ -1,1 +1,3 @@
 //! The decisions of the workqueue, without threads, clock or system calls.
+
+pub mod timer;
