@@ -153,7 +153,7 @@ struct Setup {
 }
 
 impl Clock {
-    /// Nanoseconds since the first use. Never blocks, no system call; see `cost_of_a_stamp` for what it costs (about 10 ns on
+    /// Nanoseconds since the first use. Never blocks, no system call; see `cost_of_a_stamp` for what it costs (about 12 ns on
     /// the counter, 25 ns otherwise). May be called from anywhere, signal handlers included once the first call is over.
     #[inline]
     pub(crate) fn now() -> u64 {

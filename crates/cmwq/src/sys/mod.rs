@@ -27,5 +27,6 @@ pub(crate) mod perf;
 pub(crate) mod procstat;
 pub(crate) mod sched;
 pub(crate) mod thread;
+pub(crate) mod watch;
 
 pub(crate) use error::{Subject, SysError};

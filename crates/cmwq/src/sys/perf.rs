@@ -12,7 +12,7 @@
 //! Nobody is ever woken through the rings: a wake-up is an interrupt in the worker's own switch path (+12 us). The watermark
 //! is a whole ring, so that the kernel considers a wake-up every 512 (256) switches.
 //!
-//! What the states mean: [`SwitchState::OutBlocked`] is exact (it is never read of a thread that computes), except that a
+//! What the states mean: [`SwitchState::OutBlocked`] is exact: what the scheduler did, page faults that had to wait included, except that a
 //! thread which was woken and still waits for its CPU reads as blocked until it gets it. A thread that has exited keeps its last
 //! record, which is usually [`SwitchState::In`], because the event ends before the thread's last switch: forget a worker's
 //! ring when the worker says that it is leaving.

@@ -103,11 +103,16 @@ fn eventually(what: &str, mut f: impl FnMut() -> bool) {
 }
 
 /// Looks many times while the subject says that it computes before *and* after the look.
-fn never_blocked_while_computing(s: &Subject, mut look: impl FnMut() -> SwitchState) {
-    let (mut looks, mut seen_in) = (0, 0);
+///
+/// Even a spinning thread blocks once in a while (a page fault that meets a mapping change of another thread), so a few
+/// spells of "blocked" are borne; what must not be is that it stays so, as it would with a lost record.
+fn hardly_ever_blocked_while_computing(s: &Subject, mut look: impl FnMut() -> SwitchState) {
+    let (mut looks, mut seen_in, mut spells, mut last) = (0, 0, 0, SwitchState::Unknown);
     let start = Instant::now();
     // It may be preempted for a whole scheduler slice, so look until it has been seen running too.
-    while (looks < 100_000 || seen_in == 0) && start.elapsed() < Duration::from_secs(10) {
+    while (looks < 100_000 || seen_in == 0 || last == SwitchState::OutBlocked)
+        && start.elapsed() < Duration::from_secs(10)
+    {
         if !s.computing.load(Ordering::SeqCst) {
             continue;
         }
@@ -115,10 +120,13 @@ fn never_blocked_while_computing(s: &Subject, mut look: impl FnMut() -> SwitchSt
         if s.computing.load(Ordering::SeqCst) {
             looks += 1;
             seen_in += u32::from(state == SwitchState::In);
-            assert_ne!(state, SwitchState::OutBlocked, "look {looks}");
+            spells += u32::from(state == SwitchState::OutBlocked && last != state);
+            last = state;
         }
     }
     assert!(seen_in > 0, "in {looks} looks never seen running");
+    assert_ne!(last, SwitchState::OutBlocked, "after {looks} looks");
+    assert!(spells <= 5, "{spells} spells of blocking in {looks} looks");
 }
 
 #[test]
@@ -149,7 +157,7 @@ fn a_threads_ring_tells_blocked_from_running() {
     let ring = ThreadRing::open(s.tid).unwrap();
     for _ in 0..3 {
         s.compute();
-        never_blocked_while_computing(&s, || ring.switch_state());
+        hardly_ever_blocked_while_computing(&s, || ring.switch_state());
         s.sleep();
         eventually("blocked", || ring.switch_state() == SwitchState::OutBlocked);
         assert_eq!(ring.state(), ThreadState::Blocked);
@@ -222,7 +230,7 @@ fn one_ring_per_cpu_covers_all_threads_made_afterwards() {
             let (a, b) = (Subject::start(Some(*cpu)), Subject::start(Some(*cpu)));
             for s in [&a, &b] {
                 s.compute();
-                never_blocked_while_computing(s, || ring.switch_state(s.tid));
+                hardly_ever_blocked_while_computing(s, || ring.switch_state(s.tid));
                 s.sleep();
                 eventually("blocked", || {
                     ring.switch_state(s.tid) == SwitchState::OutBlocked
