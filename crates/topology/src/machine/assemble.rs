@@ -2,7 +2,7 @@
 //! missing as the kernel would, and says so.
 
 use super::{Cache, Cpu, Topology};
-use crate::raw::{RawCache, RawCpu, RawMachine, SetId};
+use crate::raw::{RawCpu, RawMachine, SetId};
 use crate::{CpuSet, llc};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -67,49 +67,6 @@ pub(super) fn assemble(mut raw: RawMachine) -> Topology {
     }
 }
 
-/// Copies into `raw` what `old` knew of CPUs of which `raw` knows nothing.
-pub(super) fn keep_known(raw: &mut RawMachine, old: &Topology) {
-    for cpu in &raw.possible.clone() {
-        let Some(known) = old.cpu(cpu).filter(|c| c.known) else {
-            continue;
-        };
-        if raw.cpu(cpu).is_known() {
-            continue;
-        }
-        let mut copy = |id: Option<SetId>| id.map(|id| raw.sets.add(old.set(id).clone()));
-        let mut fresh = RawCpu {
-            smt: copy(Some(known.smt)),
-            cluster: copy(known.cluster),
-            die: copy(known.die),
-            package: copy(known.package),
-            core_id: known.core_id,
-            cluster_id: known.cluster_id,
-            die_id: known.die_id,
-            package_id: known.package_id,
-            capacity: known.capacity,
-            kind: known.kind,
-            stale: true,
-            ..RawCpu::default()
-        };
-        for (index, cache) in old.caches(cpu).enumerate() {
-            let cpus = cache.cpus.clone().map(|set| raw.sets.add(set));
-            let cache = raw.cache(RawCache {
-                level: cache.level,
-                kind: cache.kind,
-                id: cache.id,
-                size: cache.size,
-                cpus,
-            });
-            fresh.caches.push(crate::raw::CacheRef {
-                index: index as u16,
-                cache,
-                from_mask: false,
-            });
-        }
-        *raw.cpu(cpu) = fresh;
-    }
-}
-
 fn settle_cpu_sets(raw: &mut RawMachine) {
     let folder = raw.cpu_root();
     if raw.possible.is_empty() {
@@ -145,7 +102,7 @@ fn settle_cpu_sets(raw: &mut RawMachine) {
 }
 
 /// One of the sharing sets of a CPU.
-type Slot = fn(&mut RawCpu) -> &mut Option<SetId>;
+pub(super) type Slot = fn(&mut RawCpu) -> &mut Option<SetId>;
 
 /// Where a CPU lacks a sharing file but has the id that the file is made from, equal ids share.
 fn fill_from_ids(raw: &mut RawMachine) {
