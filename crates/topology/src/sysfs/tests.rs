@@ -249,7 +249,7 @@ fn an_unreadable_file_is_named() {
     use std::os::unix::fs::PermissionsExt;
     let tree = Tree::of("package:1 l3:1 core:2 thread:2");
     let path = tree.0.path().join(CPU).join("cpu0/topology/core_cpus_list");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&path).is_ok() {
         println!("skipped: this user may read everything");
         return;
