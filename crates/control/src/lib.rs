@@ -12,9 +12,19 @@
 //! `server` serves a [`Process`] on a Unix socket; `client` finds and asks such processes.
 
 pub mod attr;
+#[cfg(feature = "client")]
+pub mod client;
 mod cpulist;
 pub mod histogram;
+#[cfg(any(feature = "client", feature = "server"))]
+mod peer;
+#[cfg(any(feature = "client", feature = "server"))]
+mod place;
 mod process;
+#[cfg(feature = "protocol")]
+pub mod protocol;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod snapshot;
 pub mod trace;
 
