@@ -6,11 +6,14 @@
 //! - [`histogram`]: the layout of the always-on latency histograms and their maths, in one place;
 //! - [`attr`]: every attribute that can be read or written, with the kernel's names, exact parsing and refusals;
 //! - [`trace`]: the events of a timeline;
+//! - [`advise`]: rules that say in plain words what is wrong;
+//! - [`prometheus`]: the text for a metrics endpoint;
 //! - [`Process`]: the trait that a runtime answers.
 //!
 //! Features: `serde` makes every snapshot type (de)serialisable (the field names are the documented JSON form);
 //! `server` serves a [`Process`] on a Unix socket; `client` finds and asks such processes.
 
+pub mod advise;
 pub mod attr;
 #[cfg(feature = "client")]
 pub mod client;
@@ -21,6 +24,7 @@ mod peer;
 #[cfg(any(feature = "client", feature = "server"))]
 mod place;
 mod process;
+pub mod prometheus;
 #[cfg(feature = "protocol")]
 pub mod protocol;
 #[cfg(feature = "server")]

@@ -3,6 +3,9 @@
 //! The first four kinds carry the kernel's tracepoint names. Queue to activate is the delay by limits; activate to start is
 //! the delay of dispatch.
 
+#[cfg(feature = "protocol")]
+pub mod chrome;
+
 use crate::Label;
 
 /// What to record.
