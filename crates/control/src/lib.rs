@@ -1,6 +1,6 @@
 //! What a live cmwq process shows and how it is steered.
 //!
-//! Without features this crate is plain data and pure functions, with no dependencies:
+//! Without features this crate is plain data and pure functions, with no dependencies outside the project:
 //!
 //! - [`snapshot`]: the state of a runtime at one moment, as plain structs;
 //! - [`histogram`]: the layout of the always-on latency histograms and their maths, in one place;
@@ -32,7 +32,8 @@ pub mod server;
 pub mod snapshot;
 pub mod trace;
 
-pub use cpulist::{CpuList, MAX_CPUS};
+pub use cmwq_topology::{AffinityScope, CpuSet};
+pub use cpulist::CpuList;
 pub use process::{Process, Target};
 
 /// Text that is usually a constant of the program (a function's type name, a reason) and therefore free to hand out,

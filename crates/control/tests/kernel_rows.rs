@@ -132,11 +132,9 @@ fn shown(setting: &Setting) -> String {
     match setting {
         Setting::MaxActive(n) => n.to_string(),
         Setting::Nice(n) => n.to_string(),
-        Setting::Cpumask(mask) | Setting::GlobalCpumask(mask) => mask.to_hex(8),
-        Setting::AffinityScope(scope) if scope.as_str() == "default" => "default (cache)".into(),
-        Setting::AffinityScope(scope) | Setting::DefaultAffinityScope(scope) => {
-            scope.as_str().into()
-        }
+        Setting::Cpumask(mask) | Setting::GlobalCpumask(mask) => mask.mask().width(8).to_string(),
+        Setting::AffinityScope(scope) if scope.name() == "default" => "default (cache)".into(),
+        Setting::AffinityScope(scope) | Setting::DefaultAffinityScope(scope) => scope.name().into(),
         Setting::AffinityStrict(on) => format_bool(Attr::AffinityStrict, *on).into(),
         Setting::DebugForceRrCpu(on) => format_bool(Attr::DebugForceRrCpu, *on).into(),
         Setting::CpuIntensiveThreshUs(us) => us.to_string(),

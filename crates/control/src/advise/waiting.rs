@@ -228,21 +228,20 @@ pub(super) fn strict_with_idle_pods(inputs: &Inputs<'_>) -> Vec<Advice> {
             .filter(full)
             .map(|p| p.worklist)
             .sum();
-        let idle =
-            scope
-                .pods
-                .iter()
-                .filter(|pod| {
-                    pod.cpus
-                        .cpus()
-                        .any(|cpu| q.attrs.effective_cpumask.contains(cpu))
-                })
-                .filter(|pod| {
-                    !inputs.now.pools.iter().any(|p| {
-                        p.running > 0 && p.pod_cpus.cpus().any(|cpu| pod.cpus.contains(cpu))
-                    })
-                })
-                .count();
+        let allowed = q.attrs.effective_cpumask.to_set();
+        let idle = scope
+            .pods
+            .iter()
+            .map(|pod| pod.cpus.to_set())
+            .filter(|pod| pod.intersects(&allowed))
+            .filter(|pod| {
+                !inputs
+                    .now
+                    .pools
+                    .iter()
+                    .any(|p| p.running > 0 && p.pod_cpus.to_set().intersects(pod))
+            })
+            .count();
         if waiting > 0 && idle > 0 {
             found.push(advice(
                 "strict_with_idle_pods",

@@ -15,56 +15,10 @@ pub use error::{SetError, SetErrorKind};
 pub use parse::{ParseContext, Parsed, format_bool, format_scope};
 pub use registry::{Access, Attr, AttrInfo, Level};
 
-use crate::CpuList;
+use cmwq_topology::{AffinityScope, CpuSet};
 
 /// The largest `max_active`; larger requests are clamped to it (the kernel's `WQ_MAX_ACTIVE` since 6.13).
 pub const WQ_MAX_ACTIVE: u32 = 2048;
-
-/// An affinity scope as it is set: how CPUs are grouped into pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// Whatever the global default is.
-    #[default]
-    Default,
-    /// Each CPU alone.
-    Cpu,
-    /// The threads of one core.
-    Smt,
-    /// About eight cores of one last-level cache.
-    CacheShard,
-    /// The CPUs that share a last-level cache.
-    Cache,
-    /// A NUMA node.
-    Numa,
-    /// The whole system.
-    System,
-}
-
-impl Scope {
-    /// Every scope, `default` first.
-    pub const ALL: [Scope; 7] = [
-        Scope::Default,
-        Scope::Cpu,
-        Scope::Smt,
-        Scope::CacheShard,
-        Scope::Cache,
-        Scope::Numa,
-        Scope::System,
-    ];
-
-    /// The kernel's name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Scope::Default => "default",
-            Scope::Cpu => "cpu",
-            Scope::Smt => "smt",
-            Scope::CacheShard => "cache_shard",
-            Scope::Cache => "cache",
-            Scope::Numa => "numa",
-            Scope::System => "system",
-        }
-    }
-}
 
 /// A parsed value for one attribute: what [`Process::set`](crate::Process::set) receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,9 +31,9 @@ pub enum Setting {
     /// `nice`, -20..=19.
     Nice(i32),
     /// A queue's `cpumask`; may be empty (then the global mask is in force).
-    Cpumask(CpuList),
+    Cpumask(CpuSet),
     /// `affinity_scope`.
-    AffinityScope(Scope),
+    AffinityScope(AffinityScope),
     /// `affinity_strict`.
     AffinityStrict(bool),
     /// `localize`.
@@ -87,9 +41,9 @@ pub enum Setting {
     /// `kernel_mode`.
     KernelMode(bool),
     /// The global mask of unbound queues; never empty.
-    GlobalCpumask(CpuList),
-    /// `default_affinity_scope`; never [`Scope::Default`].
-    DefaultAffinityScope(Scope),
+    GlobalCpumask(CpuSet),
+    /// `default_affinity_scope`; never [`AffinityScope::Default`].
+    DefaultAffinityScope(AffinityScope),
     /// `cpu_intensive_thresh_us`; 0 switches the detection off.
     CpuIntensiveThreshUs(u64),
     /// `cpu_intensive_warning_thresh`; 0 silences the reports.

@@ -1,7 +1,8 @@
 //! Exact parsing of attribute values and how they are shown.
 
-use super::{Attr, Scope, SetError, SetErrorKind, Setting, WQ_MAX_ACTIVE};
-use crate::CpuList;
+use cmwq_topology::{AffinityScope, CpuSet};
+
+use super::{Attr, SetError, SetErrorKind, Setting, WQ_MAX_ACTIVE};
 
 /// What parsing has to know about the machine.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +56,7 @@ impl Setting {
                 Setting::GlobalCpumask(mask)
             }
             Attr::DefaultAffinityScope => match p.scope()? {
-                Scope::Default => return Err(p.error("the default cannot be itself")),
+                AffinityScope::Default => return Err(p.error("the default cannot be itself")),
                 scope => Setting::DefaultAffinityScope(scope),
             },
             // An hour on the CPU is surely a hog.
@@ -172,22 +173,21 @@ impl Input<'_> {
         }
     }
 
-    fn scope(&self) -> Result<Scope, SetError> {
-        if let Some(scope) = Scope::ALL.into_iter().find(|s| s.as_str() == self.text) {
+    fn scope(&self) -> Result<AffinityScope, SetError> {
+        if let Some(scope) = SCOPES.into_iter().find(|s| s.name() == self.text) {
             return Ok(scope);
         }
         let lower = self.text.trim().to_ascii_lowercase();
-        let meant = Scope::ALL
+        let meant = SCOPES
             .into_iter()
             .filter(|s| {
-                lower.starts_with(s.as_str())
-                    || (!lower.is_empty() && s.as_str().starts_with(&lower))
+                lower.starts_with(s.name()) || (!lower.is_empty() && s.name().starts_with(&lower))
             })
-            .max_by_key(|s| s.as_str().len());
+            .max_by_key(|s| s.name().len());
         match meant {
             Some(scope) => Err(self.error(&format!(
                 "is no scope (names are exact; did you mean `{}`?)",
-                scope.as_str()
+                scope.name()
             ))),
             None => Err(self.error("is no scope")),
         }
@@ -195,76 +195,58 @@ impl Input<'_> {
 
     /// The kernel's hexadecimal groups, or the list form where it cannot be taken for hexadecimal: it has a range in it
     /// or is introduced by `list:`.
-    fn mask(&self, context: &ParseContext) -> Result<CpuList, SetError> {
+    fn mask(&self, context: &ParseContext) -> Result<CpuSet, SetError> {
         if self.text.is_empty() {
             return Err(self.error("is empty (write 0 for an empty mask)"));
         }
-        let list = match self.text.strip_prefix("list:") {
-            Some(list) => CpuList::parse(list).map_err(|why| self.error(&why))?,
-            None if self.text.contains('-') => {
-                CpuList::parse(self.text).map_err(|why| self.error(&why))?
+        if self.text.trim() != self.text {
+            return Err(self.error("has blanks around it"));
+        }
+        let list = self
+            .text
+            .strip_prefix("list:")
+            .or_else(|| self.text.contains('-').then_some(self.text));
+        let set = match list {
+            Some(list) => CpuSet::parse_list(list)
+                .map_err(|e| self.error(&format!("is no list of CPUs ({e})")))?,
+            None => {
+                let digits =
+                    |group: &str| group.len() > 8 && group.bytes().all(|b| b.is_ascii_hexdigit());
+                if self.text.split(',').any(digits) {
+                    let why = "has a group of more than eight digits (groups of 32 bits are separated by commas)";
+                    return Err(self.error_of(SetErrorKind::Overflow, why));
+                }
+                CpuSet::parse_mask(self.text)
+                    .map_err(|e| self.error(&format!("is no mask ({e})")))?
             }
-            None => self.hex_mask(context)?,
         };
-        match list.cpus().max() {
-            Some(cpu) if cpu >= context.nr_cpu_ids => Err(self.error_of(
+        match set.last() {
+            Some(cpu) if cpu >= context.nr_cpu_ids as usize => Err(self.error_of(
                 SetErrorKind::Overflow,
                 &format!(
                     "names CPU {cpu}, but CPUs end at {}",
                     context.nr_cpu_ids.saturating_sub(1)
                 ),
             )),
-            _ => Ok(list),
+            _ => Ok(set),
         }
-    }
-
-    fn hex_mask(&self, context: &ParseContext) -> Result<CpuList, SetError> {
-        if self.text.starts_with("0x") || self.text.starts_with("0X") {
-            return Err(self.error("has a 0x in front, which a mask does not take"));
-        }
-        let groups: Vec<&str> = self.text.split(',').collect();
-        // Far more groups than the machine could have: do not even look.
-        if groups.len() as u64 > u64::from(crate::cpulist::MAX_CPUS / 32)
-            || self.text.len() > 1 << 16
-        {
-            return Err(self.error_of(SetErrorKind::Overflow, "is longer than any machine's mask"));
-        }
-        let mut cpus = Vec::new();
-        let single = groups.len() == 1;
-        for (i, group) in groups.iter().rev().enumerate() {
-            if group.is_empty() || !group.bytes().all(|b| b.is_ascii_hexdigit()) {
-                return Err(self.error("is not a mask"));
-            }
-            if group.len() > 8 && !single {
-                return Err(
-                    self.error_of(SetErrorKind::Overflow, "has a group of more than 32 bits")
-                );
-            }
-            for (digit, c) in group.bytes().rev().enumerate() {
-                let value = (c as char).to_digit(16).unwrap_or(0);
-                let base = (i * 32 + digit * 4) as u64;
-                for bit in (0..4).filter(|bit| value & (1 << bit) != 0) {
-                    let cpu = base + bit;
-                    if cpu >= u64::from(context.nr_cpu_ids) {
-                        return Err(self.error_of(
-                            SetErrorKind::Overflow,
-                            &format!(
-                                "names CPU {cpu}, but CPUs end at {}",
-                                context.nr_cpu_ids.saturating_sub(1)
-                            ),
-                        ));
-                    }
-                    cpus.push(cpu as u32);
-                }
-            }
-        }
-        Ok(CpuList::from_cpus(cpus))
     }
 }
 
+/// Every scope that can be written.
+const SCOPES: [AffinityScope; 7] = [
+    AffinityScope::Default,
+    AffinityScope::Cpu,
+    AffinityScope::Smt,
+    AffinityScope::CacheShard,
+    AffinityScope::Cache,
+    AffinityScope::Numa,
+    AffinityScope::System,
+];
+
 /// How `affinity_scope` is shown: `cache`, or `default (cache_shard)` for the default, which names what it means.
 pub fn format_scope(set: &str, in_force: &str) -> String {
-    if set == Scope::Default.as_str() {
+    if set == AffinityScope::Default.name() {
         format!("default ({in_force})")
     } else {
         set.to_owned()
@@ -341,7 +323,7 @@ mod tests {
         let mask = |text: &str, nr| {
             Setting::parse(Attr::Cpumask, text, &ParseContext { nr_cpu_ids: nr }).map(|p| {
                 match p.setting {
-                    Setting::Cpumask(list) => list.as_str().to_owned(),
+                    Setting::Cpumask(set) => set.to_string(),
                     other => panic!("{other:?}"),
                 }
             })
@@ -351,7 +333,7 @@ mod tests {
         assert_eq!(mask("0", 8).unwrap(), "");
         assert_eq!(mask("1,00000003", 64).unwrap(), "0-1,32");
         assert_eq!(mask("00000000,00000003", 8).unwrap(), "0-1");
-        assert_eq!(mask("ffffffffffffffff", 64).unwrap(), "0-63");
+        assert_eq!(mask("ffffffff,ffffffff", 64).unwrap(), "0-63");
         assert_eq!(mask("0-2,5", 8).unwrap(), "0-2,5");
         assert_eq!(mask("list:0,2", 8).unwrap(), "0,2");
         for bad in [
@@ -385,7 +367,7 @@ mod tests {
     fn scopes_are_exact_and_say_what_was_meant() {
         assert_eq!(
             parse(Attr::AffinityScope, "cache_shard"),
-            Ok(Setting::AffinityScope(Scope::CacheShard))
+            Ok(Setting::AffinityScope(AffinityScope::CacheShard))
         );
         let e = Setting::parse(Attr::AffinityScope, "CPU", &EIGHT).unwrap_err();
         assert!(e.message.contains("did you mean `cpu`"), "{e}");

@@ -94,6 +94,10 @@ fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
+fn hex(mask: &CpuList) -> String {
+    mask.to_set().mask().width(CPUS as usize).to_string()
+}
+
 fn monotonic_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
@@ -541,7 +545,7 @@ impl Process for Shared {
         let missing = || SetError::unsupported(format!("{}: not in this process", attr.name()));
         match target {
             Target::Global => Ok(match attr {
-                Attr::GlobalCpumask => globals.cpumask.to_hex(CPUS),
+                Attr::GlobalCpumask => hex(&globals.cpumask),
                 Attr::DefaultAffinityScope => globals.default_scope.into(),
                 Attr::CpuIntensiveThreshUs => globals.cpu_intensive_thresh_us.to_string(),
                 Attr::WatchdogThresh => globals.watchdog_thresh.to_string(),
@@ -566,7 +570,7 @@ impl Process for Shared {
                     Attr::MaxActive => state.max_active.to_string(),
                     Attr::MinActive => state.min_active.to_string(),
                     Attr::Nice => state.nice.to_string(),
-                    Attr::Cpumask => state.cpumask.to_hex(CPUS),
+                    Attr::Cpumask => hex(&state.cpumask),
                     Attr::AffinityScope => attr::format_scope(state.scope, globals.default_scope),
                     Attr::AffinityStrict => attr::format_bool(attr, state.strict).into(),
                     Attr::Localize => attr::format_bool(attr, state.localize).into(),
@@ -581,8 +585,8 @@ impl Process for Shared {
             Target::Global => {
                 let mut globals = lock(&self.globals);
                 match setting {
-                    Setting::GlobalCpumask(mask) => globals.cpumask = mask.clone(),
-                    Setting::DefaultAffinityScope(scope) => globals.default_scope = scope.as_str(),
+                    Setting::GlobalCpumask(mask) => globals.cpumask = CpuList::from(mask),
+                    Setting::DefaultAffinityScope(scope) => globals.default_scope = scope.name(),
                     Setting::CpuIntensiveThreshUs(us) => globals.cpu_intensive_thresh_us = *us,
                     Setting::WatchdogThresh(s) => globals.watchdog_thresh = *s,
                     Setting::DebugForceRrCpu(on) => globals.debug_force_rr_cpu = *on,
@@ -605,8 +609,8 @@ impl Process for Shared {
                     }
                     Setting::MinActive(n) => state.min_active = (*n).min(state.max_active),
                     Setting::Nice(n) => state.nice = *n,
-                    Setting::Cpumask(mask) => state.cpumask = mask.clone(),
-                    Setting::AffinityScope(scope) => state.scope = scope.as_str(),
+                    Setting::Cpumask(mask) => state.cpumask = CpuList::from(mask),
+                    Setting::AffinityScope(scope) => state.scope = scope.name(),
                     Setting::AffinityStrict(on) => state.strict = *on,
                     Setting::Localize(on) => state.localize = *on,
                     other => {
