@@ -178,12 +178,16 @@ impl Input<'_> {
             return Ok(scope);
         }
         let lower = self.text.trim().to_ascii_lowercase();
-        let meant = SCOPES
+        // What it begins with (the longest: `cache_shard x` is not `cache`), else what it is the beginning of.
+        let begins = SCOPES
             .into_iter()
-            .filter(|s| {
-                lower.starts_with(s.name()) || (!lower.is_empty() && s.name().starts_with(&lower))
-            })
+            .filter(|s| lower.starts_with(s.name()))
             .max_by_key(|s| s.name().len());
+        let meant = begins.or_else(|| {
+            SCOPES
+                .into_iter()
+                .find(|s| !lower.is_empty() && s.name().starts_with(&lower))
+        });
         match meant {
             Some(scope) => Err(self.error(&format!(
                 "is no scope (names are exact; did you mean `{}`?)",
@@ -373,6 +377,18 @@ mod tests {
         assert!(e.message.contains("did you mean `cpu`"), "{e}");
         let e = Setting::parse(Attr::AffinityScope, "default (cache)", &EIGHT).unwrap_err();
         assert!(e.message.contains("did you mean `default`"), "{e}");
+        for (text, meant) in [
+            ("Cache", "cache"),
+            ("cache_shards", "cache_shard"),
+            ("cach", "cache_shard"),
+            ("num", "numa"),
+        ] {
+            let e = Setting::parse(Attr::AffinityScope, text, &EIGHT).unwrap_err();
+            assert!(
+                e.message.contains(&format!("did you mean `{meant}`")),
+                "{e}"
+            );
+        }
         assert_eq!(
             parse(Attr::DefaultAffinityScope, "default"),
             Err(SetErrorKind::Invalid)

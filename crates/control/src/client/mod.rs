@@ -234,13 +234,16 @@ impl Client {
         if let Err(e) = self.stream.write_all(&frame) {
             // A server that turns us away may have said why before it hung up.
             return match self.read_reply() {
-                Ok(Reply::Refused { message }) => Err(ClientError::Refused(message)),
+                Ok(Reply::Refused { message }) => Err(ClientError::Refused(printable(&message))),
                 _ => Err(e.into()),
             };
         }
         match self.read_reply()? {
-            Reply::Error { error } => Err(ClientError::Answer(error)),
-            Reply::Refused { message } => Err(ClientError::Refused(message)),
+            Reply::Error { mut error } => {
+                error.message = printable(&error.message);
+                Err(ClientError::Answer(error))
+            }
+            Reply::Refused { message } => Err(ClientError::Refused(printable(&message))),
             reply => Ok(reply),
         }
     }
@@ -259,4 +262,12 @@ impl Client {
             }
         }
     }
+}
+
+/// A peer's message ends up on terminals: without control characters, and not endless.
+fn printable(text: &str) -> String {
+    text.chars()
+        .take(2000)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
