@@ -313,3 +313,85 @@ fn dropping_the_server_closes_conversations() {
         Err(ClientError::Io(_))
     ));
 }
+
+/// How often the server's thread ran so far.
+fn times_run() -> Option<u64> {
+    let mut found = None;
+    for task in std::fs::read_dir("/proc/self/task").ok()? {
+        let task = task.ok()?.path();
+        if std::fs::read_to_string(task.join("comm")).ok()?.trim() == "cmwq-control" {
+            let schedstat = std::fs::read_to_string(task.join("schedstat")).ok()?;
+            assert!(found.is_none(), "one server in this process");
+            found = schedstat.split_whitespace().nth(2)?.parse().ok();
+        }
+    }
+    found
+}
+
+/// P5. In a process of its own: other tests have servers too.
+#[test]
+fn without_a_client_the_server_sleeps() {
+    if std::env::var_os("CMWQ_TEST_ALONE").is_none() {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "without_a_client_the_server_sleeps"])
+            .env("CMWQ_TEST_ALONE", "1")
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    let dir = private_dir();
+    let fake = fake::Fake::new("sleeper");
+    let server = serve(&fake, dir.path(), false);
+    if times_run().is_none() {
+        println!("skipped: no /proc/self/task/*/schedstat");
+        return;
+    }
+    let visit = || {
+        Client::connect(server.path())
+            .unwrap()
+            .snapshot(Detail::COUNTERS)
+            .unwrap()
+    };
+    visit();
+    // Quiet once the visitor's hang-up was seen: then not one more run.
+    let mut before = times_run();
+    until("the server is quiet", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let quiet = times_run() == before;
+        before = times_run();
+        quiet
+    });
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(times_run(), before, "an unused server must not run");
+    visit();
+    assert!(times_run() > before, "and the measure sees it when it does");
+}
+
+#[test]
+fn descriptors_are_not_inherited() {
+    let dir = private_dir();
+    let fake = fake::Fake::new("closer");
+    let server = serve(&fake, dir.path(), false);
+    let _client = Client::connect(server.path()).unwrap();
+    let sockets = |fds: &str| {
+        fds.lines()
+            .filter(|l| l.contains("socket:") || l.contains("eventfd"))
+            .count()
+    };
+    let list = |pid: &str| {
+        let mut ls = std::process::Command::new("ls");
+        let out = ls
+            .args(["-l", &format!("/proc/{pid}/fd")])
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert!(
+        sockets(&list(&std::process::id().to_string())) >= 3,
+        "listener, connection, eventfd"
+    );
+    let inherited = list("self");
+    assert_eq!(sockets(&inherited), 0, "{inherited}");
+}

@@ -134,6 +134,9 @@ fn set(workqueue: &str, attr: &str, value: impl std::fmt::Display) -> String {
 
 /// A duration for people: three digits and a unit.
 pub fn human_ns(ns: f64) -> String {
+    if ns == 0.0 {
+        return "0 ns".into();
+    }
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),
         ns if ns < 1e6 => (ns / 1e3, "us"),
@@ -218,6 +221,7 @@ pub(crate) mod tests {
 
     #[test]
     fn durations_for_people() {
+        assert_eq!(human_ns(0.0), "0 ns");
         assert_eq!(human_ns(12.0), "12.0 ns");
         assert_eq!(human_ns(1500.0), "1.50 us");
         assert_eq!(human_ns(250e6), "250 ms");

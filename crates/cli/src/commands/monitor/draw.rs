@@ -12,12 +12,12 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row as TableRow, Table, TableStat
 use super::super::live::{human_rate, human_span};
 use super::app::{App, View};
 use super::machine::{self, PodLoad};
-use super::rows::{SortBy, interval};
+use super::rows::{Row, SortBy, interval};
 
 /// Width of the drawing of the machine.
 const MACHINE: u16 = 44;
 /// Below this width the drawing goes under the table.
-const WIDE: u16 = 132;
+const WIDE: u16 = 168;
 /// Width of a sparkline.
 const SPARK: usize = 20;
 
@@ -126,77 +126,80 @@ fn overview(frame: &mut Frame, area: Rect, app: &App, now: &Snapshot) {
     drawing_of(frame, drawing, &loads, now);
 }
 
+/// A column: its heading, the order that it stands for, its width, the width of the table from which on it is shown, and
+/// what it shows.
+type Column = (
+    &'static str,
+    Option<SortBy>,
+    u16,
+    u16,
+    fn(&App, &Row) -> String,
+);
+
+fn share(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |v| format!("{v:.0}"))
+}
+
+fn time(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), human_ns)
+}
+
+const COLUMNS: &[Column] = &[
+    ("KIND", None, 9, 90, |_, r| r.kind.into()),
+    ("ACT/MAX", Some(SortBy::Active), 9, 0, |_, r| {
+        format!("{}/{}", r.active, r.max_active)
+    }),
+    ("WAITING", Some(SortBy::Waiting), 7, 0, |_, r| {
+        r.waiting.to_string()
+    }),
+    ("ITEMS/S", Some(SortBy::Rate), 7, 0, |_, r| {
+        human_rate(r.per_second)
+    }),
+    ("CPU%", Some(SortBy::Cpu), 6, 60, |_, r| {
+        format!("{:.1}", r.cpu)
+    }),
+    ("LOCL%", None, 5, 100, |_, r| share(r.local)),
+    ("HELP%", None, 5, 106, |_, r| share(r.helped)),
+    ("ITSV", None, 5, 112, |_, r| r.intensive.to_string()),
+    ("CMW/RPR", None, 7, 120, |_, r| r.cmw_rpr.to_string()),
+    ("P50", None, 8, 70, |_, r| time(r.p50)),
+    ("P99", Some(SortBy::P99), 8, 50, |_, r| time(r.p99)),
+    ("P99 HISTORY", None, SPARK as u16, 80, |app, r| {
+        app.history.sparkline(r.id, SPARK)
+    }),
+];
+
 fn table(frame: &mut Frame, area: Rect, app: &App) {
-    let titles = [
-        ("WORKQUEUE", Some(SortBy::Name)),
-        ("KIND", None),
-        ("ACT/MAX", Some(SortBy::Active)),
-        ("WAITING", Some(SortBy::Waiting)),
-        ("ITEMS/S", Some(SortBy::Rate)),
-        ("CPU%", Some(SortBy::Cpu)),
-        ("LOCL%", None),
-        ("HELP%", None),
-        ("ITSV", None),
-        ("CMW/RPR", None),
-        ("P50", None),
-        ("P99", Some(SortBy::P99)),
-        ("P99 HISTORY", None),
-    ];
-    let head = titles.map(|(title, by)| {
+    let columns: Vec<&Column> = COLUMNS.iter().filter(|c| area.width >= c.3).collect();
+    let heading = |title: &'static str, by: Option<SortBy>| {
         let style = if by == Some(app.sort) {
             Style::new().bold().underlined()
         } else {
             Style::new().bold()
         };
         Cell::from(title).style(style)
-    });
-    let share = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{v:.0}"));
-    let time = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), human_ns);
+    };
+    let head = std::iter::once(heading("WORKQUEUE", Some(SortBy::Name)));
+    let head = TableRow::new(head.chain(columns.iter().map(|c| heading(c.0, c.1))));
     let rows = app.rows.iter().map(|r| {
-        let style = if r.waiting > 0 && r.active >= r.max_active {
+        let full = r.waiting > 0 && r.active >= r.max_active;
+        let style = if full {
             Style::new().fg(Color::Yellow)
         } else {
             Style::new()
         };
-        TableRow::new([
-            r.name.clone(),
-            r.kind.into(),
-            format!("{}/{}", r.active, r.max_active),
-            r.waiting.to_string(),
-            human_rate(r.per_second),
-            format!("{:.1}", r.cpu),
-            share(r.local),
-            share(r.helped),
-            r.intensive.to_string(),
-            r.cmw_rpr.to_string(),
-            time(r.p50),
-            time(r.p99),
-            app.history.sparkline(r.id, SPARK),
-        ])
-        .style(style)
+        let cells = std::iter::once(r.name.clone()).chain(columns.iter().map(|c| c.4(app, r)));
+        TableRow::new(cells).style(style)
     });
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(7),
-        Constraint::Length(7),
-        Constraint::Length(6),
-        Constraint::Length(5),
-        Constraint::Length(5),
-        Constraint::Length(5),
-        Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(SPARK as u16),
-    ];
+    let widths =
+        std::iter::once(Constraint::Min(12)).chain(columns.iter().map(|c| Constraint::Length(c.2)));
     let title = if app.filter.is_empty() {
         format!(" {} workqueues ", app.rows.len())
     } else {
         format!(" {} workqueues match {} ", app.rows.len(), app.filter)
     };
     let table = Table::new(rows, widths)
-        .header(TableRow::new(head))
+        .header(head)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .block(Block::bordered().title(title));
     let mut state =

@@ -20,9 +20,16 @@ const KEY_WAIT: Duration = Duration::from_millis(50);
 
 pub(super) fn run(client: Client, patterns: Vec<Regex>, interval: Duration) -> anyhow::Result<()> {
     let wants_items = Arc::new(AtomicBool::new(false));
-    let samples = look(client, interval, Arc::clone(&wants_items))?;
+    let (nudge, nudged) = mpsc::channel();
+    let samples = look(client, interval, Arc::clone(&wants_items), nudged)?;
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal (try --plain)")?;
-    let result = show(&mut terminal, App::new(patterns), &samples, &wants_items);
+    let result = show(
+        &mut terminal,
+        App::new(patterns),
+        &samples,
+        &wants_items,
+        &nudge,
+    );
     // Whatever happened, the terminal is given back first.
     ratatui::restore();
     result
@@ -33,6 +40,7 @@ fn look(
     mut client: Client,
     interval: Duration,
     wants_items: Arc<AtomicBool>,
+    nudged: mpsc::Receiver<()>,
 ) -> anyhow::Result<mpsc::Receiver<Result<Snapshot, String>>> {
     let (send, receive) = mpsc::sync_channel(1);
     std::thread::Builder::new()
@@ -49,7 +57,10 @@ fn look(
                     // Nobody listens, or the conversation is over: its error is the last thing sent.
                     return;
                 }
-                std::thread::sleep(interval);
+                // An opened queue is looked at at once.
+                if nudged.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
+                    return;
+                }
             }
         })?;
     Ok(receive)
@@ -60,6 +71,7 @@ fn show(
     mut app: App,
     samples: &mpsc::Receiver<Result<Snapshot, String>>,
     wants_items: &AtomicBool,
+    nudge: &mpsc::Sender<()>,
 ) -> anyhow::Result<()> {
     // The first picture waits for the first sample, but not for long.
     match samples.recv_timeout(Duration::from_millis(500)) {
@@ -80,7 +92,11 @@ fn show(
                     if !app.key(key) {
                         return Ok(());
                     }
-                    wants_items.store(app.wants_items(), Ordering::Relaxed);
+                    let wanted = app.wants_items();
+                    if wants_items.swap(wanted, Ordering::Relaxed) != wanted && wanted {
+                        // Fails only if the conversation is over, which the last sample said.
+                        let _ = nudge.send(());
+                    }
                     dirty = true;
                 }
                 Event::Resize(..) => dirty = true,
