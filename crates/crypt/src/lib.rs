@@ -8,3 +8,6 @@
 //! The crate handles no signals and prints nothing.
 
 pub mod cipher;
+pub mod device;
+pub mod nbd;
+pub mod server;
