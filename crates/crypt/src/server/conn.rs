@@ -68,10 +68,10 @@ impl Reply {
 
     /// Calls `f` for each slice, in order, until it returns false.
     fn slices<'a>(&'a self, mut f: impl FnMut(&'a [u8]) -> bool) {
-        if let Some(head) = &self.head {
-            if !f(head.as_bytes()) {
-                return;
-            }
+        if let Some(head) = &self.head
+            && !f(head.as_bytes())
+        {
+            return;
         }
         match &self.data {
             Data::None => {}
@@ -368,9 +368,8 @@ impl Conn {
         loop {
             drop(out);
             let sent = self.send_some(&batch);
-            let (mut left, mut charge) = (0, Charge::default());
-            let result = sent.map(|n| {
-                left = n;
+            let mut charge = Charge::default();
+            if let Ok(mut left) = sent {
                 while let Some(first) = batch.front_mut() {
                     let missing = first.len() - first.sent;
                     if left < missing {
@@ -383,12 +382,11 @@ impl Conn {
                     // The buffers go back to their pool here, outside the lock.
                     batch.pop_front();
                 }
-                n
-            });
+            }
             // The budget comes back before the connection's room, and outside its lock: a grant posts to other readers.
             self.shared.release(charge.bytes);
             out = self.lock();
-            match result {
+            match sent {
                 Ok(n) => out.progress += n as u64,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {

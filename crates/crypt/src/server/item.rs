@@ -70,11 +70,7 @@ impl Request {
     ) -> impl Iterator<Item = Item> + use<> {
         let shared = conn.shared();
         let len = u64::from(header.length);
-        let in_lanes = match command {
-            Command::WriteZeroes => true,
-            Command::Trim => true,
-            _ => false,
-        };
+        let in_lanes = matches!(command, Command::WriteZeroes | Command::Trim);
         let part_len = match command {
             Command::Trim => RANGE_PART,
             Command::WriteZeroes if !shared.volume.is_encrypted() => RANGE_PART,
