@@ -323,3 +323,15 @@ impl Device for FileDevice {
         }
     }
 }
+
+/// A device on any descriptor, to see system calls fail.
+#[cfg(test)]
+pub(super) fn tests_support(file: File) -> FileDevice {
+    FileDevice {
+        file,
+        size: 4096,
+        kind: Kind::File,
+        read_only: false,
+        flush_failed: AtomicBool::new(false),
+    }
+}
