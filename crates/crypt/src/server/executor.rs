@@ -1,7 +1,9 @@
 //! The seam between the server and what runs its work items.
 
+use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 
 use super::item::Item;
 
@@ -71,5 +73,94 @@ impl Executor for ThreadPerItem {
                 Inline.submit(item);
             }
         }
+    }
+}
+
+#[derive(Default)]
+struct PoolQueue {
+    items: VecDeque<Item>,
+    idle: usize,
+    closed: bool,
+}
+
+/// A fixed number of threads and one queue: the other plain way to do it, for comparison. Dropping it ends the threads after
+/// the items that are queued, so the last handle must not be dropped by an item.
+pub struct FixedPool {
+    shared: Arc<(Mutex<PoolQueue>, Condvar)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl FixedPool {
+    /// Starts `threads` threads, at least one.
+    ///
+    /// # Errors
+    /// The system's, when a thread cannot be started.
+    pub fn new(threads: usize) -> io::Result<FixedPool> {
+        let mut pool = FixedPool {
+            shared: Arc::default(),
+            threads: Vec::new(),
+        };
+        for n in 0..threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            let run = move || Self::work(&shared);
+            pool.threads.push(
+                std::thread::Builder::new()
+                    .name(format!("crypt-pool-{n}"))
+                    .spawn(run)?,
+            );
+        }
+        Ok(pool)
+    }
+
+    fn work(shared: &(Mutex<PoolQueue>, Condvar)) {
+        let (lock, wake) = shared;
+        let mut queue = lock.lock().unwrap_or_else(|e| e.into_inner());
+        loop {
+            if let Some(item) = queue.items.pop_front() {
+                drop(queue);
+                let rest = item.run();
+                queue = lock.lock().unwrap_or_else(|e| e.into_inner());
+                queue.items.extend(rest);
+            } else if queue.closed {
+                return;
+            } else {
+                queue.idle += 1;
+                queue = wake.wait(queue).unwrap_or_else(|e| e.into_inner());
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+impl Executor for FixedPool {
+    fn submit(&self, item: Item) {
+        let (lock, wake) = &*self.shared;
+        let mut queue = lock.lock().unwrap_or_else(|e| e.into_inner());
+        queue.items.push_back(item);
+        let idle = queue.idle > 0;
+        drop(queue);
+        if idle {
+            wake.notify_one();
+        }
+    }
+}
+
+impl Drop for FixedPool {
+    fn drop(&mut self) {
+        let (lock, wake) = &*self.shared;
+        lock.lock().unwrap_or_else(|e| e.into_inner()).closed = true;
+        wake.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has printed so, and its item was answered.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for FixedPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FixedPool")
+            .field("threads", &self.threads.len())
+            .finish_non_exhaustive()
     }
 }

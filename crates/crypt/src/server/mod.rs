@@ -29,7 +29,7 @@ use crate::nbd::{Export, MAX_PAYLOAD, flags};
 
 use budget::{Budget, Waiter};
 use buffer::BufferPool;
-pub use executor::{Executor, Inline, ThreadPerItem};
+pub use executor::{Executor, FixedPool, Inline, ThreadPerItem};
 pub use item::Item;
 use listener::Listener;
 use reader::{Message, Reader, ReaderHandle};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cmwq_crypt::cipher::{IvUnit, Key, SectorCipher, SectorSize};
 use cmwq_crypt::device::{FileDevice, Volume};
 use cmwq_crypt::nbd::request::Header;
-use cmwq_crypt::server::{Address, Config, Executor, Inline, Server, ThreadPerItem};
+use cmwq_crypt::server::{Address, Config, Executor, FixedPool, Inline, Server, ThreadPerItem};
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
@@ -44,6 +44,7 @@ pub fn executors() -> Vec<(&'static str, Arc<dyn Executor>)> {
     vec![
         ("inline", Arc::new(Inline)),
         ("thread", Arc::new(ThreadPerItem)),
+        ("pool", Arc::new(FixedPool::new(4).unwrap())),
     ]
 }
 

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use cmwq_crypt::cipher::{IvUnit, Key, SectorCipher, SectorSize};
 use cmwq_crypt::device::{FileDevice, FileOptions, Volume};
 use cmwq_crypt::server::{
-    Address, Config, Executor, Inline, Server, Stats, Stopper, ThreadPerItem,
+    Address, Config, Executor, FixedPool, Inline, Server, Stats, Stopper, ThreadPerItem,
 };
 use rustix::process::Resource;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -83,14 +83,20 @@ enum Runner {
     Inline,
     /// A new thread for each part of a request
     Thread,
+    /// A fixed number of threads, one a CPU, with one queue
+    Pool,
 }
 
 impl Runner {
-    fn executor(self) -> Arc<dyn Executor> {
-        match self {
+    fn executor(self) -> anyhow::Result<Arc<dyn Executor>> {
+        Ok(match self {
             Runner::Inline => Arc::new(Inline),
             Runner::Thread => Arc::new(ThreadPerItem),
-        }
+            Runner::Pool => {
+                let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+                Arc::new(FixedPool::new(threads).context("threads of the pool")?)
+            }
+        })
     }
 }
 
@@ -124,7 +130,7 @@ impl Serve {
         let server = Server::start(
             Arc::clone(&volume),
             &address,
-            self.executor.executor(),
+            self.executor.executor()?,
             config,
         )?;
         signals.stop_on(server.stopper())?;
