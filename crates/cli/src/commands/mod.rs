@@ -10,6 +10,7 @@ mod live;
 mod metrics;
 mod monitor;
 mod trace;
+mod crypt;
 
 /// The subcommands.
 #[derive(clap::Subcommand)]
@@ -24,6 +25,9 @@ pub(crate) enum Command {
     Metrics(metrics::Args),
     Trace(trace::Args),
     Advise(advise::Args),
+    /// Serve an encrypted block device over NBD, its requests run as work items
+    #[command(subcommand)]
+    Crypt(crypt::Crypt),
 }
 
 impl Command {
@@ -40,6 +44,7 @@ impl Command {
             Command::Metrics(args) => args.run(),
             Command::Trace(args) => args.run(),
             Command::Advise(args) => args.run(),
+            Command::Crypt(c) => c.run(),
         }
     }
 }
