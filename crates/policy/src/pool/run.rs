@@ -5,7 +5,7 @@
 //! goes back to the head of the worklist in order. A reusable item is always taken alone, so its running entry is exact.
 
 use super::{
-    BATCH, BUSY_BUCKETS, Driver, EntryId, Place, Pool, PoolKind, PwqId, Time, Token, WorkerId,
+    BATCH, BUSY_BUCKETS, Driver, EntryId, Place, Pool, PoolKind, PwqId, PwqTag, Time, Token, WorkerId,
     WorkerKind, WorkerState,
 };
 use crate::list::NIL;
@@ -26,6 +26,8 @@ pub struct Taken<T> {
     pub entry: EntryId,
     /// The item.
     pub item: T,
+    /// Its pwq's tag; the pwq stays linked until the entry is counted out.
+    pub tag: PwqTag,
 }
 
 /// What the calling worker does next.
@@ -220,19 +222,22 @@ impl<T: Token, W> Pool<T, W> {
         let e = &mut self.entries[id];
         e.place = Place::Taken(w);
         let item = e.item;
-        self.pwqs[e.pwq].running += 1;
+        let oneshot = e.oneshot;
+        let pwq = &mut self.pwqs[e.pwq];
+        pwq.running += 1;
+        let tag = pwq.tag;
         let worker = &mut self.workers[w];
         worker.taken[out.len()] = id;
         worker.taken_len = out.len() as u32 + 1;
         worker.settled = 0;
         worker.begun = 0;
-        if !e.oneshot {
+        if !oneshot {
             worker.busy_item = Some(item);
             let bucket = item.hash() % BUSY_BUCKETS;
             worker.busy_next = self.busy[bucket];
             self.busy[bucket] = w;
         }
-        out.push(Taken { entry: id, item });
+        out.push(Taken { entry: id, item, tag });
     }
 
     /// What happens when a batch is started: counting, chain wake-up, the reserve.
