@@ -233,8 +233,10 @@ impl Files {
     }
 }
 
+/// Some kernels end some files with a zero byte.
 fn text_of(buffer: &[u8]) -> &str {
-    std::str::from_utf8(buffer).unwrap_or_default().trim()
+    let text = std::str::from_utf8(buffer).unwrap_or_default();
+    text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
 }
 
 fn is_missing(e: &io::Error) -> bool {

@@ -15,7 +15,11 @@ pub(crate) struct Machine {
 impl Machine {
     /// Unpacks one archive of the machine, `sysfs` or `sysfs.STAGE`.
     pub(crate) fn unpack(&self, archive: &str) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        // Ten thousands of small files: in memory where that is possible.
+        let memory = tempfile::tempdir_in("/dev/shm");
+        let dir = memory
+            .or_else(|_| tempfile::tempdir())
+            .expect("a temporary folder");
         let path = self.folder.join(format!("{archive}.tar.gz"));
         let file = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(file));

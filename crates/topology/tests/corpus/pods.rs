@@ -1,13 +1,11 @@
 //! Every machine of the corpus gives exactly its expected pods, scope by scope.
 
-mod corpus;
-
+use crate::support::{self, Groups, cut, groups_of, list};
 use cmwq_topology::{AffinityScope, CpuSet, Topology};
-use corpus::{Groups, cut, groups_of, list};
 
 /// Which CPUs the expectation speaks of. Offline and isolated CPUs of a running kernel lie in
 /// CPU 0's cache pod by a quirk of its boot, which is not imitated.
-fn covered(machine: &corpus::Machine, topology: &Topology) -> CpuSet {
+fn covered(machine: &support::Machine, topology: &Topology) -> CpuSet {
     match machine.expected["covers"].as_str() {
         Some("online CPUs of the dump") => topology.online().clone(),
         Some("all possible CPUs") => topology.online() - topology.isolated(),
@@ -42,7 +40,7 @@ fn cut_expected(
 fn every_machine_of_the_corpus_has_its_expected_pods() {
     let mut wrong = Vec::new();
     let mut asserted = 0;
-    for machine in corpus::machines() {
+    for machine in support::machines() {
         let dir = machine.unpack("sysfs");
         let topology = Topology::read(dir.path());
         for (key, set) in [
@@ -67,7 +65,7 @@ fn every_machine_of_the_corpus_has_its_expected_pods() {
         let covers = covered(&machine, &topology);
         for scope in AffinityScope::ALL {
             let pods = topology.pods(scope);
-            corpus::assert_partition(&machine.name, &topology, &pods);
+            support::assert_partition(&machine.name, &topology, &pods);
             let expected = &machine.expected["scopes"][scope.name()];
             if expected.is_null() {
                 continue;
