@@ -227,9 +227,14 @@ impl Setup {
             Outcome::Line(line) => LATCH.publish(line),
         }
         OFFSET.store(calibrator.offset(), Ordering::Relaxed);
-        DUE.store(calibrator.due(), Ordering::Relaxed);
+        // A reading that was not good enough is not repeated at every stamp.
+        let again = monotonic_ns().saturating_sub(self.start) + RETRY_NS;
+        DUE.store(calibrator.due().max(again), Ordering::Relaxed);
     }
 }
+
+/// How long to wait after a reading that led to nothing.
+const RETRY_NS: u64 = 1_000_000;
 
 fn setup() -> &'static Setup {
     SETUP.get_or_init(|| {
