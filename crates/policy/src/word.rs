@@ -6,7 +6,7 @@
 //! bits  0      PENDING   queued, armed or in somebody's hands; set by whoever wins the right to queue
 //! bit   1      LINKED    with PENDING: `pool` and `entry` say where the item lies (changed under that pool's lock)
 //! bit   2      TIMER     with PENDING: `entry` names the armed timer (changed under the timer lock)
-//! bit   3      WAITERS   somebody sleeps on the word until PENDING leaves its owner's hands
+//! //! bit   3      unused
 //! bits  4-19   disable depth, 0..=65535; not zero only while not LINKED and not on a timer
 //! bits 20-39   pool id: where it is LINKED, else where it last ran; all ones = nowhere yet
 //! bits 40-63   entry (24 bits): the pool's entry or the timer's id
@@ -23,7 +23,6 @@ pub struct Word(pub u64);
 const PENDING: u64 = 1;
 const LINKED: u64 = 1 << 1;
 const TIMER: u64 = 1 << 2;
-const WAITERS: u64 = 1 << 3;
 const DEPTH_SHIFT: u32 = 4;
 const DEPTH_MASK: u64 = 0xffff << DEPTH_SHIFT;
 const POOL_SHIFT: u32 = 20;
@@ -69,12 +68,6 @@ impl Word {
         self.0 & (PENDING | LINKED | TIMER) == PENDING
     }
 
-    /// Somebody sleeps on this word and must be woken by whoever ends the transit.
-    #[inline]
-    pub const fn has_waiters(self) -> bool {
-        self.0 & WAITERS != 0
-    }
-
     /// How many `disable` calls have not been undone.
     #[inline]
     pub const fn depth(self) -> u32 {
@@ -96,10 +89,10 @@ impl Word {
     /// idle or released -> in transit. The caller owns the item if its compare-and-swap to this value wins.
     #[inline]
     pub const fn grabbed(self) -> Word {
-        Word(self.0 & !(LINKED | TIMER | ENTRY_MASK | WAITERS) | PENDING)
+        Word(self.0 & !(LINKED | TIMER | ENTRY_MASK) | PENDING)
     }
 
-    /// in transit -> linked at `entry` of `pool`; done under that pool's lock. Drops the WAITERS mark: the caller wakes.
+    /// in transit -> linked at `entry` of `pool`; done under that pool's lock.
     #[inline]
     pub const fn linked(self, pool: u32, entry: u32) -> Word {
         debug_assert!(entry <= MAX_ENTRY && pool < NO_POOL);
@@ -113,7 +106,7 @@ impl Word {
         Word(self.0 & POOL_MASK | PENDING | TIMER | ((entry as u64) << ENTRY_SHIFT))
     }
 
-    /// in transit or linked -> idle; `pool` stays as the last place. The caller wakes if WAITERS was set.
+    /// in transit or linked -> idle; `pool` stays as the last place.
     #[inline]
     pub const fn released(self) -> Word {
         Word(self.0 & (DEPTH_MASK | POOL_MASK))
@@ -124,12 +117,6 @@ impl Word {
     pub const fn with_depth(self, depth: u32) -> Word {
         debug_assert!(depth <= MAX_DEPTH);
         Word(self.0 & !DEPTH_MASK | ((depth as u64) << DEPTH_SHIFT))
-    }
-
-    /// The same with the note that somebody sleeps.
-    #[inline]
-    pub const fn with_waiters(self) -> Word {
-        Word(self.0 | WAITERS)
     }
 }
 
@@ -146,16 +133,11 @@ impl fmt::Debug for Word {
         };
         write!(
             f,
-            "Word({state}, pool={}, entry={}, depth={}",
+            "Word({state}, pool={}, entry={}, depth={})",
             self.pool(),
             self.entry(),
             self.depth()
-        )?;
-        f.write_str(if self.has_waiters() {
-            ", waiters)"
-        } else {
-            ")"
-        })
+        )
     }
 }
 
@@ -177,8 +159,8 @@ mod tests {
             let t = Word::IDLE.with_depth(depth).grabbed();
             prop_assert!(t.is_in_transit());
             prop_assert_eq!(t.depth(), depth);
-            let l = t.with_waiters().linked(pool, entry);
-            prop_assert!(l.is_linked() && !l.is_on_timer() && !l.is_in_transit() && !l.has_waiters());
+            let l = t.linked(pool, entry);
+            prop_assert!(l.is_linked() && !l.is_on_timer() && !l.is_in_transit());
             prop_assert_eq!((l.pool(), l.entry(), l.depth()), (pool, entry, 0));
             let r = l.released();
             prop_assert!(!r.is_pending());

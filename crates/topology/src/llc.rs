@@ -16,7 +16,7 @@
 use crate::CpuSet;
 use crate::machine::{Arch, CacheKind};
 use crate::raw::{RawCpu, RawMachine, SetId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The `cache` pod of every CPU.
 pub(crate) fn groups(raw: &mut RawMachine, node_of: &[usize], smt: &[SetId]) -> Vec<SetId> {
@@ -28,7 +28,7 @@ pub(crate) fn groups(raw: &mut RawMachine, node_of: &[usize], smt: &[SetId]) -> 
         }
     }
     warn_missing(raw);
-    adopt_unknown(raw, &mut masks, smt);
+    adopt_offline(raw, &mut masks, smt);
     warn_contradictions(raw, &masks);
 
     let mut by_key: HashMap<usize, CpuSet> = HashMap::new();
@@ -110,19 +110,24 @@ fn last_level(raw: &RawMachine, cpu: &RawCpu) -> Option<SetId> {
     found?.cpus
 }
 
-/// A CPU of which nothing is known is where some other CPU says it is; else it is alone.
-fn adopt_unknown(raw: &RawMachine, masks: &mut [Option<SetId>], smt: &[SetId]) {
-    let unknown: CpuSet = raw
-        .possible
-        .iter()
-        .filter(|c| masks[*c].is_none())
-        .collect();
-    if unknown.is_empty() {
+/// The kernel takes offline CPUs out of the sets of online ones. So an offline CPU of which
+/// something is known goes where the first online CPU that it names goes; one of which nothing is
+/// known, where some other CPU says it is. Else it is alone.
+fn adopt_offline(raw: &RawMachine, masks: &mut [Option<SetId>], smt: &[SetId]) {
+    let offline = &raw.possible - &raw.online;
+    if offline.is_empty() {
         return;
     }
-    let mut seen = std::collections::HashSet::new();
-    for cpu in &raw.possible {
-        let Some(id) = masks[cpu].filter(|id| raw.cpus[cpu].is_known() && seen.insert(*id)) else {
+    for cpu in &offline {
+        let peer = masks[cpu].and_then(|id| raw.sets.get(id).first_common(&raw.online));
+        if let Some(peer) = peer {
+            masks[cpu] = masks[peer];
+        }
+    }
+    let unknown: CpuSet = offline.iter().filter(|c| masks[*c].is_none()).collect();
+    let mut seen = HashSet::new();
+    for cpu in &(&raw.possible - &unknown) {
+        let Some(id) = masks[cpu].filter(|id| seen.insert(*id)) else {
             continue;
         };
         for other in &(raw.sets.get(id) & &unknown) {
@@ -154,19 +159,15 @@ fn warn_missing(raw: &mut RawMachine) {
 }
 
 fn warn_contradictions(raw: &mut RawMachine, masks: &[Option<SetId>]) {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut found = Vec::new();
-    for cpu in &raw.possible {
-        let Some(id) = masks[cpu].filter(|_| !raw.cpus[cpu].stale) else {
+    for cpu in &raw.online {
+        let Some(id) = masks[cpu].filter(|id| seen.insert(*id)) else {
             continue;
         };
-        if !seen.insert(id) {
-            continue;
-        }
-        let differs = |other: &usize| {
-            !raw.cpus[*other].stale && masks[*other].is_some_and(|theirs| theirs != id)
-        };
-        if let Some(other) = raw.sets.get(id).iter().find(differs) {
+        let differs = |other: &usize| masks[*other].is_some_and(|theirs| theirs != id);
+        let online = raw.sets.get(id) & &raw.online;
+        if let Some(other) = online.iter().find(differs) {
             found.push((cpu, other));
         }
     }

@@ -1,6 +1,7 @@
 //! [`Topology`]: what is known of a machine.
 
 mod assemble;
+mod keep;
 #[cfg(test)]
 mod tests;
 
@@ -171,14 +172,14 @@ impl Topology {
     /// regrouped when they come online, and how a pod keeps an offline member.
     pub fn reread(&self) -> Self {
         let mut raw = crate::sysfs::read(&self.root);
-        assemble::keep_known(&mut raw, self);
+        keep::keep_known(&mut raw, self);
         assemble::assemble(raw)
     }
 
     /// As [`reread`](Topology::reread), from another tree.
     pub fn reread_from(&self, root: &Path) -> Self {
         let mut raw = crate::sysfs::read(root);
-        assemble::keep_known(&mut raw, self);
+        keep::keep_known(&mut raw, self);
         assemble::assemble(raw)
     }
 

@@ -2,17 +2,20 @@
 
 mod advise;
 mod attrs;
+mod crypt;
 mod dump;
 mod latency;
 mod list;
 mod live;
 mod metrics;
 mod monitor;
+mod topology;
 mod trace;
 
 /// The subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
+    Topology(topology::Args),
     List(list::Args),
     Dump(dump::Args),
     Monitor(monitor::Args),
@@ -22,12 +25,16 @@ pub(crate) enum Command {
     Metrics(metrics::Args),
     Trace(trace::Args),
     Advise(advise::Args),
+    /// Serve an encrypted block device over NBD, its requests run as work items
+    #[command(subcommand)]
+    Crypt(crypt::Crypt),
 }
 
 impl Command {
     /// Runs the subcommand; an error is printed by `main` and becomes exit status 1.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Topology(args) => args.run(),
             Command::List(args) => args.run(),
             Command::Dump(args) => args.run(),
             Command::Monitor(args) => args.run(),
@@ -37,6 +44,7 @@ impl Command {
             Command::Metrics(args) => args.run(),
             Command::Trace(args) => args.run(),
             Command::Advise(args) => args.run(),
+            Command::Crypt(c) => c.run(),
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct PwqConfig {
     pub flags: PwqFlags,
     /// Only workers that run an item of the same queue may queue.
     pub draining: bool,
+    /// Nothing becomes active.
+    pub frozen: bool,
 }
 
 /// Counters of a pwq; only ever grow.
@@ -132,6 +134,8 @@ pub struct Pwq {
     pub(super) keep: u32,
     /// It has asked its slot and has no answer yet.
     pub(super) asking: bool,
+    /// Spares were swept while the answer was on its way: what it allows to keep does not hold any more.
+    pub(super) swept: bool,
     /// Its queue is frozen: nothing new becomes active.
     pub(super) frozen: bool,
     /// Active items beyond the limit that a waiter's lent slot or a lowered limit allows for now.
@@ -171,7 +175,8 @@ impl Pwq {
             leased: c.leased,
             keep: 0,
             asking: false,
-            frozen: false,
+            swept: false,
+            frozen: c.frozen,
             overdrawn: 0,
             colour: c.colour,
             in_flight: [0; COLOURS],
@@ -214,9 +219,26 @@ impl Pwq {
         self.active == 0 && self.inactive.is_empty()
     }
 
+    /// Replaced by a newer pwq.
+    #[inline]
+    pub fn is_retiring(&self) -> bool {
+        self.retiring
+    }
+
+    /// Only chained queueing is accepted.
+    #[inline]
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Workers that run its items right now.
     pub fn running(&self) -> u32 {
         self.running
+    }
+
+    /// It has asked its slot for permits and has no answer yet.
+    pub fn is_asking(&self) -> bool {
+        self.asking
     }
 
     /// Whether the rescuer was called and has not come yet.

@@ -2,7 +2,7 @@
 //! missing as the kernel would, and says so.
 
 use super::{Cache, Cpu, Topology};
-use crate::raw::{RawCache, RawCpu, RawMachine, SetId};
+use crate::raw::{RawCpu, RawMachine, SetId};
 use crate::{CpuSet, llc};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -13,8 +13,10 @@ pub(super) fn assemble(mut raw: RawMachine) -> Topology {
     if let Some(last) = possible.last() {
         raw.cpu(last);
     }
+    drop_offline_leftovers(&mut raw);
     fill_from_ids(&mut raw);
     cut_to_possible(&mut raw);
+    check_package_ids(&mut raw);
     let node_of = settle_nodes(&mut raw);
     let smt = smt_groups(&mut raw);
     let llc = llc::groups(&mut raw, &node_of, &smt);
@@ -67,49 +69,6 @@ pub(super) fn assemble(mut raw: RawMachine) -> Topology {
     }
 }
 
-/// Copies into `raw` what `old` knew of CPUs of which `raw` knows nothing.
-pub(super) fn keep_known(raw: &mut RawMachine, old: &Topology) {
-    for cpu in &raw.possible.clone() {
-        let Some(known) = old.cpu(cpu).filter(|c| c.known) else {
-            continue;
-        };
-        if raw.cpu(cpu).is_known() {
-            continue;
-        }
-        let mut copy = |id: Option<SetId>| id.map(|id| raw.sets.add(old.set(id).clone()));
-        let mut fresh = RawCpu {
-            smt: copy(Some(known.smt)),
-            cluster: copy(known.cluster),
-            die: copy(known.die),
-            package: copy(known.package),
-            core_id: known.core_id,
-            cluster_id: known.cluster_id,
-            die_id: known.die_id,
-            package_id: known.package_id,
-            capacity: known.capacity,
-            kind: known.kind,
-            stale: true,
-            ..RawCpu::default()
-        };
-        for (index, cache) in old.caches(cpu).enumerate() {
-            let cpus = cache.cpus.clone().map(|set| raw.sets.add(set));
-            let cache = raw.cache(RawCache {
-                level: cache.level,
-                kind: cache.kind,
-                id: cache.id,
-                size: cache.size,
-                cpus,
-            });
-            fresh.caches.push(crate::raw::CacheRef {
-                index: index as u16,
-                cache,
-                from_mask: false,
-            });
-        }
-        *raw.cpu(cpu) = fresh;
-    }
-}
-
 fn settle_cpu_sets(raw: &mut RawMachine) {
     let folder = raw.cpu_root();
     if raw.possible.is_empty() {
@@ -144,8 +103,53 @@ fn settle_cpu_sets(raw: &mut RawMachine) {
     raw.isolated &= &raw.possible;
 }
 
+/// Old kernels leave an offline CPU's files in place, with the CPU taken out of its own sets. Such
+/// a set says nothing.
+fn drop_offline_leftovers(raw: &mut RawMachine) {
+    let sets = &raw.sets;
+    for (cpu, found) in raw.cpus.iter_mut().enumerate() {
+        if raw.online.contains(cpu) || found.stale {
+            continue;
+        }
+        let levels = [
+            &mut found.smt,
+            &mut found.cluster,
+            &mut found.die,
+            &mut found.package,
+        ];
+        for slot in levels {
+            *slot = slot.filter(|id| sets.get(*id).contains(cpu));
+        }
+    }
+}
+
+/// The kernel makes package ids and package sets from one thing, so equal ids have equal sets.
+fn check_package_ids(raw: &mut RawMachine) {
+    let mut first: HashMap<i64, usize> = HashMap::new();
+    let mut wrong = Vec::new();
+    for cpu in &raw.online {
+        let found = &raw.cpus[cpu];
+        let Some(id) = found.package_id.filter(|id| *id >= 0) else {
+            continue;
+        };
+        let other = *first.entry(id).or_insert(cpu);
+        if raw.cpus[other].package != found.package {
+            wrong.push((cpu, other, id));
+        }
+    }
+    if let Some((cpu, other, id)) = wrong.first().copied() {
+        let path = raw.topology_file(cpu, raw.cpus[cpu].package_file);
+        let text = format!(
+            "CPU {cpu} and CPU {other} have package id {id} but not the same package CPUs \
+             ({} such CPUs): the CPU sets are taken",
+            wrong.len()
+        );
+        raw.warnings.add(path, text);
+    }
+}
+
 /// One of the sharing sets of a CPU.
-type Slot = fn(&mut RawCpu) -> &mut Option<SetId>;
+pub(super) type Slot = fn(&mut RawCpu) -> &mut Option<SetId>;
 
 /// Where a CPU lacks a sharing file but has the id that the file is made from, equal ids share.
 fn fill_from_ids(raw: &mut RawMachine) {
@@ -180,9 +184,11 @@ fn fill_from_ids(raw: &mut RawMachine) {
                 groups.entry(key).or_default().insert(cpu);
             }
         }
-        let text = format!("CPUs {missing} have no file that says who shares: equal ids share");
-        let path = raw.topology_file(first, file);
-        raw.warnings.add(path, text);
+        if missing.intersects(&raw.online) {
+            let text = format!("CPUs {missing} have no file that says who shares: equal ids share");
+            let path = raw.topology_file(first, file);
+            raw.warnings.add(path, text);
+        }
         for cpu in &missing {
             if let Some(set) = key(&raw.cpus[cpu]).and_then(|key| groups.get(&key)) {
                 *slot(&mut raw.cpus[cpu]) = Some(raw.sets.add(set.clone()));
@@ -222,7 +228,7 @@ fn cut_to_possible(raw: &mut RawMachine) {
                 raw.warnings
                     .add(path, "names CPUs that are not possible: left out");
             }
-            if possible.contains(cpu) && !raw.sets.get(id).contains(cpu) {
+            if raw.online.contains(cpu) && !raw.sets.get(id).contains(cpu) {
                 let path = raw.topology_file(cpu, file);
                 let text = format!("does not name CPU {cpu} itself: taken as named");
                 raw.warnings.add(path, text);
@@ -330,7 +336,7 @@ fn smt_groups(raw: &mut RawMachine) -> Vec<SetId> {
         }
     }
     for (cpu, other) in contradictions {
-        if !raw.cpus[cpu].stale && !raw.cpus[other].stale {
+        if raw.online.contains(cpu) && raw.online.contains(other) {
             let path = raw.topology_file(cpu, raw.cpus[cpu].smt_file);
             let text = format!("CPU {cpu} names CPU {other} as a sibling, which does not name it");
             raw.warnings.add(path, text);

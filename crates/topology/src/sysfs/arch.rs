@@ -49,10 +49,15 @@ fn of_machine(name: &str) -> Arch {
     }
 }
 
-/// Without `cpuinfo`: a kernel that tells CPU capacities is one for Arm or RISC-V, which group
-/// caches alike.
+/// Without `cpuinfo`: a kernel that tells CPU capacities but no dies is one for Arm or RISC-V,
+/// which group caches alike (x86 kernels that tell capacities tell dies as well).
 pub(super) fn guess(raw: &RawMachine) -> Arch {
-    match raw.cpus.iter().any(|cpu| cpu.capacity.is_some()) {
+    let mut cpus = raw.cpus.iter();
+    let no_die = raw
+        .cpus
+        .iter()
+        .all(|cpu| cpu.die_id.is_none_or(|id| id < 0));
+    match cpus.any(|cpu| cpu.capacity.is_some()) && no_die {
         true => Arch::Arm,
         false => Arch::Other,
     }

@@ -30,21 +30,29 @@ pub(super) fn says_online(files: &mut Files, cpu: usize) -> bool {
 /// Sharing files under their new and old names, as list and as mask. All CPUs of a machine have
 /// the same ones, so the one that was there last is tried first.
 struct Variants {
-    names: [(&'static str, bool); 4],
+    /// File name, and is it a mask? The lists first, then their masks in the same order.
+    names: &'static [(&'static str, bool)],
     last: usize,
 }
 
+const SMT: &[(&str, bool)] = &[
+    ("core_cpus_list", false),
+    ("thread_siblings_list", false),
+    ("core_cpus", true),
+    ("thread_siblings", true),
+];
+const PACKAGE: &[(&str, bool)] = &[
+    ("package_cpus_list", false),
+    ("core_siblings_list", false),
+    ("package_cpus", true),
+    ("core_siblings", true),
+];
+const DIE: &[(&str, bool)] = &[("die_cpus_list", false), ("die_cpus", true)];
+const CLUSTER: &[(&str, bool)] = &[("cluster_cpus_list", false), ("cluster_cpus", true)];
+
 impl Variants {
-    fn new(new: [&'static str; 2], old: [&'static str; 2]) -> Self {
-        Self {
-            names: [
-                (new[0], false),
-                (old[0], false),
-                (new[1], true),
-                (old[1], true),
-            ],
-            last: 0,
-        }
+    fn new(names: &'static [(&'static str, bool)]) -> Self {
+        Self { names, last: 0 }
     }
 
     fn read(
@@ -53,11 +61,16 @@ impl Variants {
         raw: &mut RawMachine,
         path: &mut Path,
     ) -> Option<(SetId, &'static str)> {
-        let order = std::iter::once(self.last).chain((0..4).filter(|i| *i != self.last));
-        for i in order {
+        let others = (0..self.names.len()).filter(|i| *i != self.last);
+        for i in std::iter::once(self.last).chain(others) {
             let (name, is_mask) = self.names[i];
             if let Found::Good(id) = files.set(path.file(name), is_mask, &mut raw.sets) {
                 self.last = i;
+                let half = self.names.len() / 2;
+                if i < half {
+                    let mask = path.file(self.names[i + half].0);
+                    files.check_mask(mask, id, &raw.online, &mut raw.sets);
+                }
                 return Some((id, name));
             }
         }
@@ -94,19 +107,10 @@ impl Path {
 }
 
 pub(super) fn read(files: &mut Files, raw: &mut RawMachine, folders: &CpuSet) {
-    let mut smt = Variants::new(
-        ["core_cpus_list", "core_cpus"],
-        ["thread_siblings_list", "thread_siblings"],
-    );
-    let mut package = Variants::new(
-        ["package_cpus_list", "package_cpus"],
-        ["core_siblings_list", "core_siblings"],
-    );
-    let mut die = Variants::new(["die_cpus_list", "die_cpus"], ["die_cpus_list", "die_cpus"]);
-    let mut cluster = Variants::new(
-        ["cluster_cpus_list", "cluster_cpus"],
-        ["cluster_cpus_list", "cluster_cpus"],
-    );
+    let mut smt = Variants::new(SMT);
+    let mut package = Variants::new(PACKAGE);
+    let mut die = Variants::new(DIE);
+    let mut cluster = Variants::new(CLUSTER);
     let mut path = Path::new();
     let mut bare = CpuSet::new();
     for cpu in &(folders & &raw.possible) {
@@ -212,7 +216,11 @@ fn cache(files: &mut Files, raw: &mut RawMachine, path: &mut Path) -> Option<(Ra
         0
     });
     let (cpus, from_mask) = match files.set(path.file("shared_cpu_list"), false, &mut raw.sets) {
-        Found::Good(id) => (Some(id), false),
+        Found::Good(id) => {
+            let mask = path.file("shared_cpu_map");
+            files.check_mask(mask, id, &raw.online, &mut raw.sets);
+            (Some(id), false)
+        }
         Found::Missing | Found::Bad => {
             let mask = files.set(path.file("shared_cpu_map"), true, &mut raw.sets);
             (mask.good(), true)

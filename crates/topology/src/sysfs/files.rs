@@ -42,6 +42,8 @@ impl<T> Found<T> {
 pub(crate) struct Files {
     pub(crate) root: PathBuf,
     pub(crate) warnings: Warnings,
+    /// A running kernel makes list and mask of one set. Elsewhere they are held against each other.
+    pub(crate) cross_check: bool,
     buffer: Vec<u8>,
     path: PathBuf,
     lists: HashMap<Box<str>, SetId>,
@@ -54,6 +56,7 @@ impl Files {
         Self {
             root: root.to_path_buf(),
             warnings: Warnings::default(),
+            cross_check: root != Path::new("/"),
             buffer: Vec::new(),
             path: PathBuf::new(),
             lists: HashMap::new(),
@@ -189,6 +192,28 @@ impl Files {
         Found::Bad
     }
 
+    /// Warns if the mask file beside a list file says something else about the online CPUs.
+    pub(crate) fn check_mask(
+        &mut self,
+        mask_file: &str,
+        list: SetId,
+        online: &CpuSet,
+        sets: &mut Sets,
+    ) {
+        if !self.cross_check {
+            return;
+        }
+        let Found::Good(mask) = self.set(mask_file, true, sets) else {
+            return;
+        };
+        if mask != list && sets.get(mask) & online != sets.get(list) & online {
+            self.warn(
+                mask_file,
+                "contradicts the list beside it: the list is taken",
+            );
+        }
+    }
+
     /// The numbers `N` of the entries `PREFIX N` of a folder, ascending, at most `limit` of them;
     /// entries whose number is not below `end` are left out with a warning.
     pub(crate) fn numbered(&mut self, folder: &str, prefix: &str, end: usize) -> Vec<usize> {
@@ -233,8 +258,10 @@ impl Files {
     }
 }
 
+/// Some kernels end some files with a zero byte.
 fn text_of(buffer: &[u8]) -> &str {
-    std::str::from_utf8(buffer).unwrap_or_default().trim()
+    let text = std::str::from_utf8(buffer).unwrap_or_default();
+    text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
 }
 
 fn is_missing(e: &io::Error) -> bool {

@@ -27,10 +27,13 @@ pub(crate) fn read(root: &Path) -> RawMachine {
     nodes::read(&mut files, &mut raw, &folders);
     if raw.arch == Arch::Other {
         raw.arch = arch::guess(&raw);
-        if raw.arch == Arch::Other {
-            let text = "does not tell the architecture: caches are grouped by the general rule";
-            files.warnings.add(root.join("proc/cpuinfo"), text);
-        }
+        let text = match raw.arch {
+            Arch::Other => {
+                "tells no architecture that is known here: caches are grouped by the general rule"
+            }
+            _ => "does not tell the architecture: taken as Arm, as CPU capacities are told",
+        };
+        files.warnings.add(root.join("proc/cpuinfo"), text);
     }
     raw.warnings = files.warnings;
     raw
@@ -52,7 +55,7 @@ fn cpu_sets(files: &mut Files, raw: &mut RawMachine, folders: &CpuSet) {
         if !folders.is_empty() {
             missing(
                 "present",
-                format!("not usable: the folders {folders} are taken"),
+                format!("missing or of no use: the folders {folders} are taken"),
             );
         }
         folders.clone()
@@ -60,7 +63,10 @@ fn cpu_sets(files: &mut Files, raw: &mut RawMachine, folders: &CpuSet) {
     raw.possible = some(possible).unwrap_or_else(|| {
         let set = folders | &raw.present;
         if !set.is_empty() {
-            missing("possible", format!("not usable: CPUs {set} are taken"));
+            missing(
+                "possible",
+                format!("missing or of no use: CPUs {set} are taken"),
+            );
         }
         set
     });
@@ -78,7 +84,7 @@ fn cpu_sets(files: &mut Files, raw: &mut RawMachine, folders: &CpuSet) {
                 .filter(|cpu| cpus::says_online(files, *cpu))
                 .collect();
             if !folders.is_empty() {
-                let text = format!("not usable: by the CPUs' own files {set} are online");
+                let text = format!("missing or of no use: by the CPUs' own files {set} are online");
                 files
                     .warnings
                     .add(files.root.join(DIR).join("online"), text);

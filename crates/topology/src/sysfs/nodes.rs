@@ -12,13 +12,22 @@ const MAX_NODES: usize = 1024;
 
 pub(super) fn read(files: &mut Files, raw: &mut RawMachine, cpu_folders: &CpuSet) {
     let ids = files.numbered(DIR, "node", MAX_NODES);
-    let online = files.cpu_list(&format!("{DIR}/online"));
-    let online: Vec<usize> = online.unwrap_or_default().iter().collect();
+    let mut list = |name: &str| -> Vec<usize> {
+        let set = files.cpu_list(&format!("{DIR}/{name}"));
+        set.unwrap_or_default().iter().collect()
+    };
+    let candidates = [list("online"), ids.clone(), list("possible")];
     for id in &ids {
         let folder = format!("{DIR}/node{id}");
         let mut cpus = files.cpu_list(&format!("{folder}/cpulist"));
+        let cpumap = format!("{folder}/cpumap");
         if cpus.is_none() {
-            cpus = files.cpu_mask(&format!("{folder}/cpumap"));
+            cpus = files.cpu_mask(&cpumap);
+        } else if files.cross_check
+            && let (Some(list), Some(mask)) = (&cpus, files.cpu_mask(&cpumap))
+            && list & &raw.online != &mask & &raw.online
+        {
+            files.warn(&cpumap, "contradicts the list beside it: the list is taken");
         }
         if cpus.is_none() {
             let text = "no usable list of CPUs: the CPUs' own links are taken";
@@ -34,7 +43,7 @@ pub(super) fn read(files: &mut Files, raw: &mut RawMachine, cpu_folders: &CpuSet
             id: *id,
             cpus: &cpus & &raw.possible,
             memory: memory(files, &format!("{folder}/meminfo")),
-            distances: distances(files, &format!("{folder}/distance"), &online, &ids),
+            distances: distances(files, &format!("{folder}/distance"), &candidates),
         });
     }
     links(files, raw, cpu_folders);
@@ -75,8 +84,9 @@ fn links(files: &mut Files, raw: &mut RawMachine, cpu_folders: &CpuSet) {
     }
 }
 
-/// One number for each online node, ascending by node.
-fn distances(files: &mut Files, file: &str, online: &[usize], ids: &[usize]) -> Vec<(usize, u32)> {
+/// One number for each online node, ascending by node. Where `online` does not fit, the folders or
+/// the possible nodes may.
+fn distances(files: &mut Files, file: &str, candidates: &[Vec<usize>; 3]) -> Vec<(usize, u32)> {
     let Some(text) = files.text(file).good() else {
         return Vec::new();
     };
@@ -85,12 +95,12 @@ fn distances(files: &mut Files, file: &str, online: &[usize], ids: &[usize]) -> 
         files.warn(file, "expected numbers: distances left out");
         return Vec::new();
     };
-    let nodes = [online, ids].into_iter().find(|n| n.len() == numbers.len());
+    let nodes = candidates.iter().find(|n| n.len() == numbers.len());
     let Some(nodes) = nodes else {
         let text = format!(
             "has {} distances for {} nodes: left out",
             numbers.len(),
-            ids.len()
+            candidates[1].len()
         );
         files.warn(file, text);
         return Vec::new();
