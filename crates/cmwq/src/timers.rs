@@ -96,11 +96,21 @@ impl Timers {
             state.armed.push(None);
             (state.armed.len() - 1) as u32
         });
-        assert!(id <= MAX_ENTRY, "more than 16 million armed timers in one runtime");
+        assert!(
+            id <= MAX_ENTRY,
+            "more than 16 million armed timers in one runtime"
+        );
         let before_us = state.wheel.next_expiry_ns();
         let timer = state.wheel.insert(now, now.saturating_add(delay), id);
-        let first = before_us.is_none_or(|t| state.wheel.expiry_ns(timer).is_some_and(|own| own < t));
-        state.armed[id as usize] = Some(Armed { item, before, wq: Arc::clone(wq), timer, dropped });
+        let first =
+            before_us.is_none_or(|t| state.wheel.expiry_ns(timer).is_some_and(|own| own < t));
+        state.armed[id as usize] = Some(Armed {
+            item,
+            before,
+            wq: Arc::clone(wq),
+            timer,
+            dropped,
+        });
         work.header().set_word(before.grabbed().armed(id));
         drop(state);
         if first {
@@ -152,7 +162,9 @@ impl Timers {
             let now = self.time.now();
             let mut due = Vec::new();
             let mut state = self.lock();
-            let State { wheel, armed, free, .. } = &mut *state;
+            let State {
+                wheel, armed, free, ..
+            } = &mut *state;
             let more = wheel
                 .advance(now, BUDGET, |_, id| {
                     if let Some(a) = armed[id as usize].take() {

@@ -64,7 +64,10 @@ pub(super) enum Submitted {
 
 impl Lane {
     pub(super) fn new() -> Lane {
-        Lane { head: AtomicPtr::new(ptr::null_mut()), open: AtomicBool::new(false) }
+        Lane {
+            head: AtomicPtr::new(ptr::null_mut()),
+            open: AtomicBool::new(false),
+        }
     }
 
     /// Hands an item in.
@@ -86,7 +89,8 @@ impl Lane {
         // SAFETY: the caller owns the item until the push below.
         let header = unsafe { item.header() };
         let s = &header.submission;
-        s.link.store(ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        s.link
+            .store(ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
         s.queued_at.store(time.now(), Ordering::Relaxed);
         s.issuer_cpu.store(issuer_cpu, Ordering::Relaxed);
         header.set_word(header.word().submitted(pool));
@@ -95,13 +99,22 @@ impl Lane {
             s.next.store(head, Ordering::Relaxed);
             // Ordering: SeqCst: with the look at `open` below and the two accesses in `publish` (L2). It also releases the
             // item to whoever absorbs it. After it the item is not ours.
-            match self.head.compare_exchange_weak(head, item.as_ptr().as_ptr(), Ordering::SeqCst, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(
+                head,
+                item.as_ptr().as_ptr(),
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => break,
                 Err(now) => head = now,
             }
         }
         // Ordering: SeqCst, as above.
-        if self.open.load(Ordering::SeqCst) { Submitted::Done } else { Submitted::LookAfterIt }
+        if self.open.load(Ordering::SeqCst) {
+            Submitted::Done
+        } else {
+            Submitted::LookAfterIt
+        }
     }
 
     /// Queues everything that was handed in. With the pool's lock held.
@@ -143,7 +156,10 @@ impl Lane {
             let Ok(entry) = policy.enqueue(q, queued_at, drv) else {
                 unreachable!("chained queueing is not refused")
             };
-            assert!(entry <= MAX_ENTRY, "more than 16 million items in one worker pool");
+            assert!(
+                entry <= MAX_ENTRY,
+                "more than 16 million items in one worker pool"
+            );
             header.set_word(header.word().linked(pool, entry));
         }
     }
