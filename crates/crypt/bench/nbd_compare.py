@@ -92,8 +92,8 @@ def run_once(name, jobs, args, folder):
                f"--offset_increment={span}", f"--io_size={per_job}", "--group_reporting", "--output-format=json",
                "--randseed=1"]
         if args.verify != "none":
-            fio += [f"--verify={args.verify}", "--verify_fatal=1"]
-        out = subprocess.run(fio, capture_output=True, text=True)
+            fio += [f"--verify={args.verify}", "--verify_fatal=1", "--verify_state_save=0"]
+        out = subprocess.run(fio, capture_output=True, text=True, cwd=folder)
         if out.returncode != 0:
             sys.exit(f"{name}: fio failed: {out.stderr[-500:]} {out.stdout[-500:]}")
         job = json.loads(out.stdout[out.stdout.index("{"):])["jobs"][0]
