@@ -1,0 +1,55 @@
+//! cmwq itself, in the settings that the bars speak of: an unbound workqueue, waited for by its own handles.
+
+use anyhow::{Context, Result};
+use cmwq::Workqueue;
+
+use super::Pool;
+
+/// As a user gets it.
+const PLAIN: u8 = 0;
+/// Statistics off.
+const NO_STATISTICS: u8 = 1;
+/// A waiting thread may run the awaited item itself.
+const INLINE: u8 = 2;
+/// Items say that they are about to block.
+const SAID: u8 = 3;
+
+/// A workqueue in one of the settings above.
+pub(super) struct Managed<const SETTING: u8>(Workqueue);
+
+pub(super) type Cmwq = Managed<PLAIN>;
+pub(super) type CmwqNoStats = Managed<NO_STATISTICS>;
+pub(super) type CmwqInline = Managed<INLINE>;
+pub(super) type CmwqSaid = Managed<SAID>;
+
+impl<const SETTING: u8> Pool for Managed<SETTING> {
+    fn start(_threads: usize) -> Result<Self> {
+        let mut builder = Workqueue::builder("bench");
+        if SETTING == NO_STATISTICS {
+            builder = builder.statistics(false);
+        }
+        if SETTING == INLINE {
+            builder = builder.inline_wait(true);
+        }
+        Ok(Self(builder.build().context("building the workqueue")?))
+    }
+
+    fn spawn<F: FnOnce() + Send + 'static>(&self, item: F) {
+        drop(self.0.spawn(item));
+    }
+
+    fn run_one<F: FnOnce() + Send + 'static>(&self, item: F) {
+        self.0
+            .spawn(item)
+            .join()
+            .expect("an item of an open queue that does not panic has a result");
+    }
+
+    fn block<R>(block: impl FnOnce() -> R) -> R {
+        if SETTING == SAID {
+            cmwq::blocking(block)
+        } else {
+            block()
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What every queued thing has in common: its state word and how to run or drop it.
+//!
+//! See `README.md` beside this file for the protocol of the word.
+
+mod grab;
+
+pub(crate) use grab::{Grabbed, grab, grab_idle, take_out, wait_transit};
+
+use crate::shim::atomic::{AtomicU64, Ordering};
+use cmwq_policy::pool::Token;
+use cmwq_policy::word::Word;
+use std::ptr::NonNull;
+
+/// Why an item will not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// Somebody cancelled it.
+    Cancelled,
+}
+
+/// How a kind of item is run and dropped. All functions take over the queue's reference to the item.
+pub(crate) struct VTable {
+    /// Runs the item's function; never unwinds. A panic is counted before anybody can learn that the item is over.
+    ///
+    /// # Safety
+    /// The item is alive, was queued, has been taken out of the pool by the caller, and nobody else runs or drops it.
+    pub(crate) run: unsafe fn(ItemPtr),
+    /// Drops the item without running it.
+    ///
+    /// # Safety
+    /// As for `run`.
+    pub(crate) discard: unsafe fn(ItemPtr, Dropped),
+    /// The name of the function, for people.
+    ///
+    /// # Safety
+    /// The item is alive.
+    pub(crate) name: unsafe fn(ItemPtr) -> &'static str,
+    /// It can be queued only once.
+    pub(crate) oneshot: bool,
+}
+
+/// The head of every item; the rest of the item lies behind it (`repr(C)`).
+#[repr(C)]
+pub(crate) struct Header {
+    word: AtomicU64,
+    vtable: &'static VTable,
+}
+
+impl Header {
+    pub(crate) fn new(word: Word, vtable: &'static VTable) -> Header {
+        Header {
+            word: AtomicU64::new(word.0),
+            vtable,
+        }
+    }
+
+    /// The state now.
+    #[inline]
+    pub(crate) fn word(&self) -> Word {
+        // Ordering: Acquire pairs with the Release of every store to the word: who sees a place sees what was written before.
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    /// Sets the state; only for the owner of PENDING.
+    #[inline]
+    pub(crate) fn set_word(&self, word: Word) {
+        // Ordering: Release pairs with the Acquire of `word` and of the exchanges below.
+        self.word.store(word.0, Ordering::Release);
+    }
+
+    /// One attempt to change the state from `from` to `to`.
+    #[inline]
+    pub(crate) fn try_change(&self, from: Word, to: Word) -> bool {
+        // Ordering: AcqRel: the winner sees what earlier owners wrote and publishes what it wrote (kernel-style PENDING
+        // ownership); Relaxed on failure, the caller reads again.
+        self.word
+            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Ends PENDING just before the function runs. A read-modify-write, so that a queueing attempt that found the item
+    /// pending happens before the run: what its caller stored before is seen by the function.
+    #[inline]
+    pub(crate) fn release_for_run(&self) {
+        let idle = self.word().released();
+        // Ordering: AcqRel pairs with the no-change exchange of `confirm_pending`.
+        self.word.swap(idle.0, Ordering::AcqRel);
+    }
+
+    /// A queueing attempt that finds the item pending makes this no-change exchange, so that `release_for_run` reads from it
+    /// or comes before it. False if the word changed meanwhile.
+    #[inline]
+    pub(crate) fn confirm_pending(&self, seen: Word) -> bool {
+        self.try_change(seen, seen)
+    }
+
+    /// Whether the item can be queued only once.
+    #[inline]
+    pub(crate) fn is_oneshot(&self) -> bool {
+        self.vtable.oneshot
+    }
+}
+
+/// A work item by address. Whoever has one knows from elsewhere that the item is alive: the queue holds a reference to each
+/// queued item until it has run or was taken out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ItemPtr(NonNull<Header>);
+
+// SAFETY: an address; what lies behind it is `Sync` (an atomic word and a static table), and `run`/`discard` have their own
+// contracts. The functions and captured values in items are `Send`, which their makers require.
+unsafe impl Send for ItemPtr {}
+// SAFETY: as above.
+unsafe impl Sync for ItemPtr {}
+
+impl Token for ItemPtr {
+    #[inline]
+    fn hash(self) -> usize {
+        // Items are at least 16 bytes apart; fold higher bits in.
+        let a = self.0.as_ptr().addr();
+        (a >> 5) ^ (a >> 13)
+    }
+}
+
+impl ItemPtr {
+    /// The address of an item's header.
+    #[inline]
+    pub(crate) fn new(header: NonNull<Header>) -> ItemPtr {
+        ItemPtr(header)
+    }
+
+    /// The header.
+    ///
+    /// # Safety
+    /// The item is alive for as long as the reference is used.
+    #[inline]
+    pub(crate) unsafe fn header<'a>(self) -> &'a Header {
+        // SAFETY: passed on to the caller.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The raw pointer.
+    #[inline]
+    pub(crate) fn as_ptr(self) -> NonNull<Header> {
+        self.0
+    }
+
+    /// The name of its function.
+    ///
+    /// # Safety
+    /// The item is alive.
+    pub(crate) unsafe fn name(self) -> &'static str {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.header().vtable.name)(self) }
+    }
+
+    /// See [`VTable::run`].
+    ///
+    /// # Safety
+    /// See [`VTable::run`].
+    #[inline]
+    pub(crate) unsafe fn run(self) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.header().vtable.run)(self) }
+    }
+
+    /// See [`VTable::discard`].
+    ///
+    /// # Safety
+    /// See [`VTable::discard`].
+    pub(crate) unsafe fn discard(self, why: Dropped) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.header().vtable.discard)(self, why) }
+    }
+}

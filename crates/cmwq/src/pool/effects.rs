@@ -1,0 +1,229 @@
+//! Carries out what the policy asks for.
+//!
+//! Under a pool's lock the policy calls [`Driver`], which only takes notes. After the lock was dropped, wake-ups and
+//! barriers of this pool are done first; what concerns another lock becomes a [`Todo`] and is worked off one by one, so that
+//! no two locks of these are ever held together and no chain of requests recurses.
+
+use super::{RtPool, WorkerShared, link_arc, link_of};
+use crate::completion::Completion;
+use crate::runtime::{RtInner, TimeSource};
+use crate::sys::parker::WakeToken;
+use crate::workqueue::PwqLink;
+use cmwq_policy::pool::{BirthReason, Driver as PolicyDriver, PwqTag, Time, WorkerId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A step that needs another lock.
+pub(crate) enum Todo {
+    /// Ask the pwq's slot for permits.
+    Ask(Arc<PwqLink>),
+    /// Give permits back to the pwq's slot.
+    GiveBack(Arc<PwqLink>, u32),
+    /// Grant permits to the pwq.
+    Grant(Arc<PwqLink>, u32, u32),
+    /// Take the pwq's spare permits for its slot.
+    Sweep(Arc<PwqLink>),
+    /// A colour of the pwq is flushed.
+    Flushed(Arc<PwqLink>, u8),
+    /// The retiring pwq is empty.
+    Drained(Arc<PwqLink>),
+    /// The rescuer is wanted for the pwq.
+    Mayday(Arc<PwqLink>),
+}
+
+/// Takes the policy's notes under the pool's lock.
+pub(crate) struct Driver<'a> {
+    workers: &'a [Option<Arc<WorkerShared>>],
+    time: &'a TimeSource,
+    effects: Effects,
+    todo: &'a mut Vec<Todo>,
+}
+
+/// What to do for this pool after its lock was dropped.
+#[derive(Default)]
+pub(crate) struct Effects {
+    wake: Option<WakeToken>,
+    more_wakes: Vec<WakeToken>,
+    create: Option<BirthReason>,
+    barriers: Vec<Arc<Completion>>,
+}
+
+impl<'a> Driver<'a> {
+    #[inline]
+    pub(super) fn new(
+        workers: &'a [Option<Arc<WorkerShared>>],
+        time: &'a TimeSource,
+        todo: &'a mut Vec<Todo>,
+    ) -> Driver<'a> {
+        Driver {
+            workers,
+            time,
+            effects: Effects::default(),
+            todo,
+        }
+    }
+
+    #[inline]
+    pub(super) fn into_effects(self) -> Effects {
+        self.effects
+    }
+
+    /// The time on the runtime's clock.
+    #[inline]
+    pub(crate) fn now(&self) -> Time {
+        self.time.now()
+    }
+
+    fn worker(&self, w: WorkerId) -> Option<&WorkerShared> {
+        self.workers.get(w as usize).and_then(Option::as_deref)
+    }
+
+    fn link(&self, tag: PwqTag) -> Arc<PwqLink> {
+        // SAFETY: the policy calls with the pool's lock held and about pwqs that are linked.
+        unsafe { link_arc(tag) }
+    }
+}
+
+impl PolicyDriver<Arc<Completion>> for Driver<'_> {
+    #[inline]
+    fn wake(&mut self, w: WorkerId) {
+        let Some(token) = self.worker(w).and_then(|s| s.parker.prepare_unpark()) else {
+            return;
+        };
+        if self.effects.wake.is_none() {
+            self.effects.wake = Some(token);
+        } else {
+            self.effects.more_wakes.push(token);
+        }
+    }
+
+    fn create(&mut self, reason: BirthReason) {
+        self.effects.create = Some(reason);
+    }
+
+    fn barrier(&mut self, waiter: Arc<Completion>) {
+        self.effects.barriers.push(waiter);
+    }
+
+    fn flushed(&mut self, pwq: PwqTag, colour: u8) {
+        let link = self.link(pwq);
+        self.todo.push(Todo::Flushed(link, colour));
+    }
+
+    fn ask(&mut self, pwq: PwqTag) {
+        let link = self.link(pwq);
+        self.todo.push(Todo::Ask(link));
+    }
+
+    fn give_back(&mut self, pwq: PwqTag, n: u32) {
+        let link = self.link(pwq);
+        self.todo.push(Todo::GiveBack(link, n));
+    }
+
+    fn drained(&mut self, pwq: PwqTag) {
+        let link = self.link(pwq);
+        self.todo.push(Todo::Drained(link));
+    }
+
+    fn mayday(&mut self, pwq: PwqTag) {
+        let link = self.link(pwq);
+        self.todo.push(Todo::Mayday(link));
+    }
+
+    #[inline]
+    fn contended(&self, pwq: PwqTag) -> bool {
+        // SAFETY: as in `link`.
+        unsafe { link_of(pwq) }
+            .slot
+            .as_ref()
+            .is_some_and(|s| s.is_contended(pwq))
+    }
+
+    fn claimed(&self, w: WorkerId) -> u32 {
+        self.worker(w).map_or(0, |s| s.batch.claimed())
+    }
+
+    fn recall(&mut self, w: WorkerId) -> u32 {
+        self.worker(w).map_or(0, |s| s.batch.recall())
+    }
+
+    #[inline]
+    fn start_stamp(&self, w: WorkerId, i: u32) -> Time {
+        self.worker(w).map_or(0, |s| s.batch.start(i))
+    }
+}
+
+impl Effects {
+    /// Whether carrying it out needs the runtime.
+    #[inline]
+    pub(super) fn needs_runtime(&self) -> bool {
+        self.create.is_some()
+    }
+
+    #[inline]
+    pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
+        if let Some(token) = self.wake {
+            token.wake();
+        }
+        for token in self.more_wakes {
+            token.wake();
+        }
+        if let (Some(reason), Some(rt)) = (self.create, rt) {
+            rt.request_worker(pool, reason);
+        }
+        for waiter in self.barriers {
+            waiter.complete();
+        }
+    }
+}
+
+/// Works off steps until none is left. No lock may be held.
+pub(crate) fn run_todo(todo: Vec<Todo>) {
+    let mut queue = VecDeque::from(todo);
+    let mut new = Vec::new();
+    while let Some(step) = queue.pop_front() {
+        perform(step, &mut new);
+        queue.extend(new.drain(..));
+    }
+}
+
+fn perform(step: Todo, todo: &mut Vec<Todo>) {
+    match step {
+        Todo::Ask(link) => {
+            if let Some(slot) = &link.slot {
+                slot.ask(&link, todo);
+            }
+        }
+        Todo::GiveBack(link, n) => {
+            if let Some(slot) = &link.slot {
+                slot.give_back(n, todo);
+            }
+        }
+        Todo::Grant(link, n, keep) => {
+            let granted = link.pool.step(todo, |p, drv| match link.id() {
+                Some(id) => {
+                    let now = drv.now();
+                    p.grant(id, n, keep, now, drv);
+                    true
+                }
+                None => false,
+            });
+            if !granted && let Some(slot) = &link.slot {
+                slot.give_back(n, todo);
+            }
+        }
+        Todo::Sweep(link) => {
+            let spare = link
+                .pool
+                .step(todo, |p, _| link.id().map_or(0, |id| p.reclaim(id)));
+            if spare > 0
+                && let Some(slot) = &link.slot
+            {
+                slot.give_back(spare, todo);
+            }
+        }
+        Todo::Flushed(link, colour) => link.wq.flushed(colour),
+        Todo::Drained(link) => link.wq.release_link(&link, todo),
+        Todo::Mayday(link) => link.wq.call_rescuer(&link),
+    }
+}

@@ -1,0 +1,274 @@
+//! A worker pool of the runtime: the policy's state under a lock, its threads, and the table that finds pools by number.
+//!
+//! | file | what |
+//! |---|---|
+//! | `effects.rs` | carries out what the policy asks for, after the lock was dropped |
+//! | `batch.rs` | the word through which a worker claims the items of its batch |
+//! | `worker.rs` | the worker thread |
+//! | `spawner.rs` | the thread that makes worker threads |
+
+mod batch;
+mod effects;
+mod spawner;
+pub(crate) mod worker;
+
+pub(crate) use effects::{Driver, Todo, run_todo};
+pub(crate) use spawner::Spawner;
+pub(crate) use worker::WorkerShared;
+
+use crate::completion::Completion;
+use crate::item::ItemPtr;
+use crate::runtime::{RtInner, TimeSource};
+use crate::workqueue::PwqLink;
+use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, PwqTag};
+use cmwq_topology::CpuSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The policy's pool, as the runtime drives it.
+pub(crate) type Policy = Pool<ItemPtr, Arc<Completion>>;
+
+/// What makes two requests for a pool the same pool.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum PoolKey {
+    /// One CPU's pool.
+    PerCpu {
+        /// The CPU.
+        cpu: usize,
+        /// Nice of its workers.
+        nice: i32,
+    },
+    /// A pod's pool (kernel: nice + strict + pod mask + cpumask unless strict).
+    Unbound {
+        /// Nice of its workers.
+        nice: i32,
+        /// Whether workers may never leave the pod.
+        strict: bool,
+        /// Where its workers start.
+        pod: CpuSet,
+        /// The whole mask of its queues; none if strict.
+        mask: Option<CpuSet>,
+        /// Whether concurrency is managed.
+        managed: bool,
+    },
+}
+
+impl PoolKey {
+    /// The CPUs of the pod.
+    pub(crate) fn pod(&self) -> CpuSet {
+        match self {
+            PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
+            PoolKey::Unbound { pod, .. } => pod.clone(),
+        }
+    }
+
+    /// Nice of the workers.
+    pub(crate) fn nice(&self) -> i32 {
+        match self {
+            PoolKey::PerCpu { nice, .. } | PoolKey::Unbound { nice, .. } => *nice,
+        }
+    }
+}
+
+/// A pool. Its memory is never given back, only used again for another pool, so a reference never dangles: an item's word
+/// may name a pool long after the item left it.
+#[repr(align(128))]
+pub(crate) struct RtPool {
+    pub(crate) id: u32,
+    inner: crate::shim::Mutex<Inner>,
+}
+
+/// What the pool's lock guards.
+pub(crate) struct Inner {
+    pub(crate) policy: Policy,
+    pub(crate) workers: Vec<Option<Arc<WorkerShared>>>,
+    /// The pwqs linked here, by the policy's id; keeps them alive.
+    pub(crate) links: Vec<Option<Arc<PwqLink>>>,
+    pub(crate) key: Option<PoolKey>,
+    pub(crate) rt: Option<Arc<RtInner>>,
+    pub(crate) time: TimeSource,
+    /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
+    pub(crate) users: usize,
+}
+
+impl RtPool {
+    fn new(id: u32) -> RtPool {
+        RtPool {
+            id,
+            inner: crate::shim::Mutex::new(Inner {
+                policy: Pool::new(PoolConfig::default()),
+                workers: Vec::new(),
+                links: Vec::new(),
+                key: None,
+                rt: None,
+                time: TimeSource::Real,
+                users: 0,
+            }),
+        }
+    }
+
+    /// Runs one step under the lock and then carries out what came of it. Takes the pool's lock and, afterwards, perhaps
+    /// other pools', slots' and queues' locks, one at a time: call it with none of them held.
+    #[inline]
+    pub(crate) fn with<R>(
+        &'static self,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        let mut todo = Vec::new();
+        let r = self.step(&mut todo, step);
+        if !todo.is_empty() {
+            run_todo(todo);
+        }
+        r
+    }
+
+    /// Runs one step under the lock; what concerns this pool is carried out, what concerns other locks is appended to `todo`.
+    #[inline]
+    pub(crate) fn step<R>(
+        &'static self,
+        todo: &mut Vec<Todo>,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let mut drv = Driver::new(&inner.workers, &inner.time, todo);
+        let r = step(&mut inner.policy, &mut drv);
+        let effects = drv.into_effects();
+        let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
+        drop(guard);
+        effects.carry_out(self, rt.as_ref());
+        r
+    }
+
+    /// Looks at or changes what the lock guards, without asking the policy anything that has effects.
+    pub(crate) fn inspect<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        f(&mut self.inner.lock())
+    }
+
+    /// The key, if the pool is in use.
+    pub(crate) fn key_hint(&self) -> Option<PoolKey> {
+        self.inspect(|inner| inner.key.clone())
+    }
+
+    /// Prepares a free pool for new use.
+    pub(crate) fn set_up(&self, rt: &Arc<RtInner>, key: PoolKey, config: PoolConfig) {
+        self.inspect(|inner| {
+            debug_assert!(inner.key.is_none() && inner.policy.entries() == 0);
+            inner.policy = Pool::new(config);
+            inner.workers.clear();
+            inner.links.clear();
+            inner.key = Some(key);
+            inner.time = rt.time.clone();
+            inner.rt = Some(Arc::clone(rt));
+            inner.users = 0;
+        });
+    }
+
+    /// Frees the pool if nothing and nobody is left in it and no pwq uses it. The caller holds the runtime's pool table.
+    pub(crate) fn try_tear_down(&self) -> bool {
+        let rt = self.inspect(|inner| {
+            let done = inner.users == 0
+                && inner.key.is_some()
+                && inner.policy.workers().next().is_none()
+                && inner.policy.counts().creating == 0;
+            if !done {
+                return None;
+            }
+            inner.key = None;
+            inner.links = Vec::new();
+            inner.workers = Vec::new();
+            inner.policy = Pool::new(PoolConfig::default());
+            inner.rt.take()
+        });
+        if rt.is_none() {
+            return false;
+        }
+        free_list().push(self.id);
+        true
+    }
+}
+
+/// How the policy manages a pool of this key.
+pub(crate) fn kind_of(key: &PoolKey) -> PoolKind {
+    match key {
+        PoolKey::PerCpu { .. } => PoolKind::PerCpu,
+        PoolKey::Unbound { managed: true, .. } => PoolKind::Unbound,
+        PoolKey::Unbound { managed: false, .. } => PoolKind::Unmanaged,
+    }
+}
+
+/// The pwq behind a tag.
+///
+/// # Safety
+/// The pool that handed out the tag has the pwq linked at this moment (its lock is held, or an entry of the pwq is in the
+/// caller's hands).
+pub(crate) unsafe fn link_of<'a>(tag: PwqTag) -> &'a PwqLink {
+    // SAFETY: tags are addresses of `PwqLink`s that `Inner::links` keeps alive while they are linked.
+    unsafe { &*(tag as usize as *const PwqLink) }
+}
+
+/// [`link_of`], owned.
+///
+/// # Safety
+/// As for [`link_of`].
+pub(crate) unsafe fn link_arc(tag: PwqTag) -> Arc<PwqLink> {
+    let p = tag as usize as *const PwqLink;
+    // SAFETY: as for `link_of`; the address came from `Arc::as_ptr`.
+    unsafe {
+        Arc::increment_strong_count(p);
+        Arc::from_raw(p)
+    }
+}
+
+const SEGMENT: usize = 64;
+const SEGMENTS: usize = (cmwq_policy::word::NO_POOL as usize).div_ceil(SEGMENT);
+
+static TABLE: [OnceLock<Box<[RtPool]>>; SEGMENTS] = [const { OnceLock::new() }; SEGMENTS];
+static FREE: Mutex<FreeList> = Mutex::new(FreeList {
+    free: Vec::new(),
+    next: 0,
+});
+
+struct FreeList {
+    free: Vec<u32>,
+    next: u32,
+}
+
+impl FreeList {
+    fn push(&mut self, id: u32) {
+        self.free.push(id);
+    }
+}
+
+fn free_list() -> std::sync::MutexGuard<'static, FreeList> {
+    FREE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pool of that number. O(1), no lock.
+#[inline]
+pub(crate) fn pool_by_id(id: u32) -> &'static RtPool {
+    let i = id as usize;
+    &TABLE[i / SEGMENT]
+        .get()
+        .expect("pools are numbered as they are made")[i % SEGMENT]
+}
+
+/// A pool that nobody uses; [`RtPool::set_up`] comes next.
+pub(crate) fn unused_pool() -> &'static RtPool {
+    let mut list = free_list();
+    let id = list.free.pop().unwrap_or_else(|| {
+        let id = list.next;
+        assert!(
+            id < cmwq_policy::word::NO_POOL,
+            "more than a million worker pools at once"
+        );
+        list.next += 1;
+        id
+    });
+    drop(list);
+    let segment = id as usize / SEGMENT;
+    TABLE[segment].get_or_init(|| {
+        let base = (segment * SEGMENT) as u32;
+        (0..SEGMENT as u32).map(|i| RtPool::new(base + i)).collect()
+    });
+    pool_by_id(id)
+}

@@ -1,0 +1,208 @@
+//! The thread that makes worker threads.
+//!
+//! Making a thread takes 10-50 us and locks of the C library, so it never happens under our locks nor on an issuer's time,
+//! and one at a time is made. The spawner is made at first need. If it cannot be made, whoever needs a worker next, or a
+//! waiter that looks after itself, tries again: see [`Spawner::nudge`].
+
+use super::RtPool;
+use super::worker::worker_main;
+use crate::runtime::RtInner;
+use crate::sys::clock::monotonic;
+use crate::sys::parker::Parker;
+use crate::sys::thread::ThreadSpec;
+use cmwq_policy::pool::{BirthReason, CREATE_COOLDOWN_NS};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// See the module text.
+pub(crate) struct Spawner {
+    queue: Mutex<State>,
+    parker: Arc<Parker>,
+    /// The thread exists.
+    alive: AtomicBool,
+    /// Threads that could not be made.
+    pub(crate) failures: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    wanted: VecDeque<(&'static RtPool, BirthReason)>,
+    /// Pools whose creation failed and when to ask again.
+    retry: Vec<(&'static RtPool, Duration)>,
+    stop: bool,
+}
+
+impl Spawner {
+    pub(crate) fn new() -> Spawner {
+        Spawner {
+            queue: Mutex::new(State::default()),
+            parker: Arc::new(Parker::new()),
+            alive: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker is wanted in `pool`.
+    pub(crate) fn request(&self, rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
+        self.lock().wanted.push_back((pool, reason));
+        self.nudge(rt);
+    }
+
+    /// Makes sure that the spawner looks at its queue: wakes it, or makes it if it does not exist yet.
+    pub(crate) fn nudge(&self, rt: &Arc<RtInner>) {
+        // Ordering: Acquire pairs with the Release below; the thread's parker is in use from then on.
+        if self.alive.load(Ordering::Acquire) {
+            self.parker.unpark();
+            return;
+        }
+        let mut state = self.lock();
+        // Ordering: as above.
+        if self.alive.load(Ordering::Acquire) {
+            self.parker.unpark();
+            return;
+        }
+        if state.stop {
+            return;
+        }
+        let weak = Arc::downgrade(rt);
+        let parker = Arc::clone(&self.parker);
+        let spec = ThreadSpec {
+            name: "cmwq/spawner".to_owned(),
+            stack: Some(SPAWNER_STACK),
+        };
+        match (rt.factory)(&spec, Box::new(move || spawner_main(&weak, &parker))) {
+            // Ordering: Release pairs with the Acquire above.
+            Ok(()) => self.alive.store(true, Ordering::Release),
+            Err(e) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                let pools: Vec<_> = state.wanted.drain(..).map(|(p, _)| p).collect();
+                let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
+                state.retry.extend(pools.iter().map(|&p| (p, due)));
+                drop(state);
+                for pool in pools {
+                    rt.creation_failed(pool, &e);
+                }
+            }
+        }
+    }
+
+    /// Whether a thread that can make others exists.
+    pub(crate) fn is_alive(&self) -> bool {
+        // Ordering: Acquire, as in `nudge`.
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// Whether workers are wanted or are to be asked for again.
+    pub(crate) fn is_needed(&self) -> bool {
+        let state = self.lock();
+        !state.wanted.is_empty() || !state.retry.is_empty()
+    }
+
+    /// For a waiter while the spawner could not be made: pools whose cooldown is over ask again, which tries to make it.
+    pub(crate) fn retry_now(&self, rt: &Arc<RtInner>) {
+        let now = monotonic();
+        let due: Vec<&'static RtPool> = {
+            let mut state = self.lock();
+            let due = state
+                .retry
+                .iter()
+                .filter(|r| r.1 <= now)
+                .map(|r| r.0)
+                .collect();
+            state.retry.retain(|r| r.1 > now);
+            due
+        };
+        for pool in due {
+            pool.with(|p, drv| {
+                let now = drv.now();
+                p.kick(now, drv);
+            });
+        }
+        self.nudge(rt);
+    }
+
+    /// The spawner ends once its queue is empty.
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.parker.unpark();
+    }
+}
+
+/// The spawner only starts threads; 128 KiB are plenty.
+const SPAWNER_STACK: usize = 128 << 10;
+
+fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
+    loop {
+        let Some(rt) = weak.upgrade() else { return };
+        let spawner = &rt.spawner;
+        let now = monotonic();
+        let (job, due, stop) = {
+            let mut state = spawner.lock();
+            let due: Vec<&'static RtPool> = state
+                .retry
+                .iter()
+                .filter(|r| r.1 <= now)
+                .map(|r| r.0)
+                .collect();
+            state.retry.retain(|r| r.1 > now);
+            (state.wanted.pop_front(), due, state.stop)
+        };
+        for pool in due {
+            // The cooldown is over: if a worker is still needed, the policy asks again.
+            pool.with(|p, drv| {
+                let now = drv.now();
+                p.kick(now, drv);
+            });
+        }
+        match job {
+            Some((pool, reason)) => make_worker(&rt, pool, reason),
+            None if stop => {
+                // Ordering: Release: see `nudge`.
+                spawner.alive.store(false, Ordering::Release);
+                return;
+            }
+            None => {
+                let next = spawner.lock().retry.iter().map(|r| r.1).min();
+                drop(rt);
+                match next {
+                    Some(t) => {
+                        parker.park_until(t);
+                    }
+                    None => parker.park(),
+                }
+            }
+        }
+    }
+}
+
+fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
+    let result = rt.admit_thread().and_then(|ticket| {
+        let own = Arc::clone(rt);
+        let spec = ThreadSpec {
+            name: rt.worker_name(pool),
+            stack: rt.stack_size,
+        };
+        (rt.factory)(
+            &spec,
+            Box::new(move || {
+                let _ticket = ticket;
+                worker_main(pool, &own);
+            }),
+        )
+    });
+    match result {
+        Ok(()) => rt.note_birth(reason),
+        Err(e) => {
+            rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
+            rt.creation_failed(pool, &e);
+            let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
+            rt.spawner.lock().retry.push((pool, due));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! One door to atomics, locks, `Arc` and threads, so that protocols can be model-checked.
+//!
+//! | build | behind the door |
+//! |---|---|
+//! | normal | `std` |
+//! | `--cfg loom` | `loom`: every interleaving and every value that a weak load may return, for small models |
+//! | `--cfg shuttle` | `shuttle`: random schedules, sequentially consistent, for large models |
+//!
+//! A protocol that is to be modelled takes its primitives from here and its sleeping from [`crate::sys::futex`] or
+//! [`crate::sys::parker`], which have stand-ins in both models. Code that never runs in a model (reading `/proc`, clocks,
+//! perf rings) uses `std` directly, because a loom type cannot live in a `static` and panics outside a model.
+//!
+//! Run the models with
+//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p cmwq --lib loom_` and
+//! `RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p cmwq --lib shuttle_`.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "which of these are used differs between std, loom and shuttle builds"
+)]
+
+#[cfg(loom)]
+use loom as imp;
+#[cfg(shuttle)]
+use shuttle as imp;
+#[cfg(not(any(loom, shuttle)))]
+use std as imp;
+
+use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
+
+/// Atomics of the build's model.
+pub(crate) mod atomic {
+    pub(crate) use super::imp::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+        fence,
+    };
+}
+
+pub(crate) use imp::sync::Arc;
+pub(crate) use imp::thread;
+
+/// The processor hint inside a spin loop; in a model it lets another thread run.
+pub(crate) fn spin_loop() {
+    #[cfg(not(any(loom, shuttle)))]
+    std::hint::spin_loop();
+    #[cfg(any(loom, shuttle))]
+    thread::yield_now();
+}
+
+/// A mutex without poisoning: a panic is the affair of the item that panicked, and state under our locks is never left
+/// half changed across a call into user code. Blocks; not to be held while running user code or making a system call.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(imp::sync::Mutex<T>);
+
+/// Holds a [`Mutex`]; unlocks when dropped.
+pub(crate) struct MutexGuard<'a, T>(imp::sync::MutexGuard<'a, T>);
+
+impl<T> Mutex<T> {
+    /// A free mutex around `value`.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const fn new(value: T) -> Self {
+        Self(imp::sync::Mutex::new(value))
+    }
+
+    /// A free mutex around `value`.
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn new(value: T) -> Self {
+        Self(imp::sync::Mutex::new(value))
+    }
+
+    /// Takes the lock, waiting as long as it takes.
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the lock if it is free now.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(MutexGuard(guard)),
+            Err(std::sync::TryLockError::Poisoned(p)) => Some(MutexGuard(p.into_inner())),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The value, when nobody else can hold the lock.
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+/// A condition variable for [`Mutex`]. Wake-ups may be spurious: wait in a loop.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(imp::sync::Condvar);
+
+impl Condvar {
+    /// A condition variable without waiters.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const fn new() -> Self {
+        Self(imp::sync::Condvar::new())
+    }
+
+    /// A condition variable without waiters.
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn new() -> Self {
+        Self(imp::sync::Condvar::new())
+    }
+
+    /// Gives the lock up, sleeps until notified, takes the lock again.
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard(self.0.wait(guard.0).unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Wakes one waiter.
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all waiters.
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}

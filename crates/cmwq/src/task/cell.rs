@@ -1,0 +1,371 @@
+//! The cell of a one-shot item.
+//!
+//! One allocation holds the item's header, a state word, the waker of an awaiting task, and first the closure, then its
+//! result. Two parties share it: the *queue's side* (whoever will run or discard it) and the *handle*. Protocol:
+//!
+//! - C1: only the queue's side touches `stage` until COMPLETE is set; only the handle does afterwards.
+//! - C2: COMPLETE is set once, by the queue's side, as its last access to the cell, unless HANDLE was gone: then it frees.
+//! - C3: HANDLE is cleared once, by the handle, as its last access, unless COMPLETE was set: then it frees. So exactly one of
+//!   the two frees the cell.
+//! - C4: a waiter that set SLEEPER before COMPLETE came is woken by the one who sets COMPLETE; a waker stored before COMPLETE
+//!   came is called (the bit WAKER says that there is one; COMPLETE is set only in a state without WAKER).
+
+use crate::error::JoinError;
+use crate::item::{Dropped, Header, ItemPtr, VTable};
+use crate::shim::Mutex;
+use crate::shim::atomic::Ordering;
+use crate::sys::futex::{Futex, Timeout, Wait};
+use cmwq_policy::word::Word;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::task::{Context, Poll, Waker};
+
+const COMPLETE: u32 = 1;
+const HANDLE: u32 = 2;
+const SLEEPER: u32 = 4;
+const WAKER: u32 = 8;
+
+enum Stage<F, T> {
+    Closure(F),
+    Running,
+    Value(T),
+    Failed(JoinError),
+    Taken,
+}
+
+/// The part that does not depend on the types.
+#[repr(C)]
+pub(crate) struct Shared {
+    header: Header,
+    state: Futex,
+    waker: Mutex<Option<Waker>>,
+    ops: &'static Ops,
+}
+
+struct Ops {
+    /// Moves the result out (to `*mut Result<T, JoinError>`). Only the handle, after COMPLETE.
+    take: unsafe fn(NonNull<Shared>, *mut ()),
+    free: unsafe fn(NonNull<Shared>),
+}
+
+#[repr(C)]
+struct Cell<F, T> {
+    shared: Shared,
+    stage: UnsafeCell<Stage<F, T>>,
+}
+
+struct Kind<F, T>(PhantomData<(F, T)>);
+
+impl<F, T> Kind<F, T>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    const VTABLE: VTable = VTable {
+        run: Self::run,
+        discard: Self::discard,
+        name: Self::name,
+        oneshot: true,
+    };
+    const OPS: Ops = Ops {
+        take: Self::take,
+        free: Self::free,
+    };
+
+    unsafe fn name(_: ItemPtr) -> &'static str {
+        std::any::type_name::<F>()
+    }
+
+    unsafe fn run(item: ItemPtr) {
+        let cell = item.as_ptr().cast::<Cell<F, T>>();
+        // SAFETY: the queue's side holds the cell (contract of `VTable::run`); until COMPLETE it alone touches `stage` (C1).
+        let stage = unsafe { &mut *cell.as_ref().stage.get() };
+        let Stage::Closure(f) = std::mem::replace(stage, Stage::Running) else {
+            unreachable!("a one-shot item runs once")
+        };
+        *stage = match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(value) => Stage::Value(value),
+            Err(payload) => {
+                crate::current::count_panic();
+                // Ordering: none needed: a handle that goes away later just drops the payload unseen.
+                // SAFETY: the queue's side holds the cell.
+                let watched = unsafe { cell.as_ref() }
+                    .shared
+                    .state
+                    .word()
+                    .load(Ordering::Relaxed)
+                    & HANDLE
+                    != 0;
+                if watched {
+                    Stage::Failed(JoinError::panicked(payload, std::any::type_name::<F>()))
+                } else {
+                    crate::runtime::report_panic(std::any::type_name::<F>(), payload);
+                    Stage::Taken
+                }
+            }
+        };
+        // SAFETY: the queue's side, for the last time.
+        unsafe { complete(cell.cast()) };
+    }
+
+    unsafe fn discard(item: ItemPtr, why: Dropped) {
+        let cell = item.as_ptr().cast::<Cell<F, T>>();
+        let error = match why {
+            Dropped::Cancelled => JoinError::cancelled(std::any::type_name::<F>()),
+        };
+        // SAFETY: as in `run`.
+        let stage = unsafe { &mut *cell.as_ref().stage.get() };
+        let closure = std::mem::replace(stage, Stage::Failed(error));
+        // A panic in the drop glue of captured values must not reach the canceller or a worker.
+        drop_quietly(closure);
+        // SAFETY: as in `run`.
+        unsafe { complete(cell.cast()) };
+    }
+
+    unsafe fn take(cell: NonNull<Shared>, out: *mut ()) {
+        let cell = cell.cast::<Cell<F, T>>();
+        // SAFETY: after COMPLETE the handle alone touches `stage` (C1).
+        let stage = unsafe { &mut *cell.as_ref().stage.get() };
+        let result: Result<T, JoinError> = match std::mem::replace(stage, Stage::Taken) {
+            Stage::Value(v) => Ok(v),
+            Stage::Failed(e) => Err(e),
+            Stage::Taken => {
+                panic!("the result was taken before: a finished JoinHandle was polled again")
+            }
+            Stage::Closure(_) | Stage::Running => unreachable!("COMPLETE comes after the result"),
+        };
+        // SAFETY: the caller passes the address of an uninitialised `Result<T, JoinError>`.
+        unsafe { out.cast::<Result<T, JoinError>>().write(result) };
+    }
+
+    unsafe fn free(cell: NonNull<Shared>) {
+        // SAFETY: exactly one party frees (C3); the cell came from `Box`.
+        let boxed = unsafe { Box::from_raw(cell.cast::<Cell<F, T>>().as_ptr()) };
+        let Cell { shared, stage } = *boxed;
+        drop(shared);
+        drop_quietly(stage.into_inner());
+    }
+}
+
+/// Drops a value; a panic of its drop glue ends here (the panic hook has reported it).
+fn drop_quietly<V>(v: V) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(move || drop(v))) {
+        drop_payload(payload);
+    }
+}
+
+/// Drops the payload of a panic, which may panic again; that one is leaked.
+fn drop_payload(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
+        std::mem::forget(again);
+    }
+}
+
+/// Sets COMPLETE and wakes, or frees.
+///
+/// # Safety
+/// Called once, by the queue's side, after the result is in place; the caller does not touch the cell again.
+unsafe fn complete(cell: NonNull<Shared>) {
+    // SAFETY: alive until COMPLETE is set below; nothing of it is used afterwards.
+    let shared = unsafe { cell.as_ref() };
+    let state = shared.state.word();
+    let wake_address = shared.state.waker();
+    let free = shared.ops.free;
+    let mut wakers: Option<Waker> = None;
+    // Ordering: Acquire pairs with the Release of `fetch_or(WAKER)`: the waker is in its place.
+    let mut seen = state.load(Ordering::Acquire);
+    loop {
+        if seen & WAKER != 0 {
+            wakers = shared.waker.lock().take();
+            // Ordering: AcqRel: as above, and the emptied place is seen by the handle that stores the next waker.
+            seen = state.fetch_and(!WAKER, Ordering::AcqRel) & !WAKER;
+            continue;
+        }
+        // Ordering: Release publishes the result to the handle (C1); Acquire: if HANDLE is gone, its last access happened
+        // before we free.
+        match state.compare_exchange_weak(
+            seen,
+            seen | COMPLETE,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => break,
+            Err(now) => seen = now,
+        }
+    }
+    if seen & HANDLE == 0 {
+        // SAFETY: the handle is gone, so we free (C3).
+        unsafe { free(cell) };
+        return;
+    }
+    if seen & SLEEPER != 0 {
+        wake_address.wake(u32::MAX);
+    }
+    if let Some(w) = wakers {
+        // A waker is foreign code; it must not take a worker down.
+        if let Err(p) = catch_unwind(AssertUnwindSafe(move || w.wake())) {
+            drop_payload(p);
+        }
+    }
+}
+
+/// Makes a task: the item for the queue, and the handle's reference.
+pub(crate) fn new_task<F, T>(f: F) -> (ItemPtr, TaskRef<T>)
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let cell = Box::new(Cell::<F, T> {
+        shared: Shared {
+            header: Header::new(Word::IN_TRANSIT, &Kind::<F, T>::VTABLE),
+            state: Futex::new(HANDLE),
+            waker: Mutex::new(None),
+            ops: &Kind::<F, T>::OPS,
+        },
+        stage: UnsafeCell::new(Stage::Closure(f)),
+    });
+    let shared = NonNull::from(Box::leak(cell)).cast::<Shared>();
+    (
+        ItemPtr::new(shared.cast()),
+        TaskRef {
+            shared,
+            _result: PhantomData,
+        },
+    )
+}
+
+/// Takes the closure back out of a task that was never queued and frees the cell.
+///
+/// # Safety
+/// `item` and `task` are the pair that `new_task::<F, T>` returned, and the item was not queued.
+pub(crate) unsafe fn unmake<F, T>(item: ItemPtr, task: TaskRef<T>) -> F
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let cell = item.as_ptr().cast::<Cell<F, T>>();
+    std::mem::forget(task);
+    // SAFETY: nobody else knows the cell.
+    let boxed = unsafe { Box::from_raw(cell.as_ptr()) };
+    match boxed.stage.into_inner() {
+        Stage::Closure(f) => f,
+        _ => unreachable!("it was not queued"),
+    }
+}
+
+/// The handle's reference to a task.
+pub(crate) struct TaskRef<T> {
+    shared: NonNull<Shared>,
+    _result: PhantomData<fn() -> T>,
+}
+
+// SAFETY: the result moves to the thread that takes it, hence T: Send; everything else in `Shared` is Sync.
+unsafe impl<T: Send> Send for TaskRef<T> {}
+// SAFETY: `&TaskRef` only reads the state and stores wakers under a lock; taking the result needs `&mut`.
+unsafe impl<T: Send> Sync for TaskRef<T> {}
+
+impl<T> TaskRef<T> {
+    fn shared(&self) -> &Shared {
+        // SAFETY: HANDLE is set as long as `self` lives, so the cell is not freed (C2, C3).
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The item.
+    pub(crate) fn item(&self) -> ItemPtr {
+        ItemPtr::new(self.shared.cast())
+    }
+
+    /// The item's header.
+    pub(crate) fn header(&self) -> &Header {
+        &self.shared().header
+    }
+
+    /// Whether the result is there.
+    pub(crate) fn is_complete(&self) -> bool {
+        // Ordering: Acquire pairs with the Release of COMPLETE.
+        self.shared().state.word().load(Ordering::Acquire) & COMPLETE != 0
+    }
+
+    /// Sleeps until the result is there, at most until the timeout. True if it is.
+    pub(crate) fn wait(&self, timeout: Timeout) -> bool {
+        let state = self.shared().state.word();
+        // Ordering: Acquire, here and below, pairs with the Release of COMPLETE.
+        let mut seen = state.load(Ordering::Acquire);
+        loop {
+            if seen & COMPLETE != 0 {
+                return true;
+            }
+            if seen & SLEEPER == 0 {
+                // Ordering: Acquire, as above.
+                match state.compare_exchange_weak(
+                    seen,
+                    seen | SLEEPER,
+                    Ordering::Acquire,
+                    Ordering::Acquire,
+                ) {
+                    Ok(_) => seen |= SLEEPER,
+                    Err(now) => {
+                        seen = now;
+                        continue;
+                    }
+                }
+            }
+            if self.shared().state.wait(seen, timeout) == Wait::TimedOut {
+                return self.is_complete();
+            }
+            // Ordering: Acquire, as above.
+            seen = state.load(Ordering::Acquire);
+        }
+    }
+
+    /// Takes the result.
+    ///
+    /// # Panics
+    /// If it was taken before.
+    pub(crate) fn take(&mut self) -> Result<T, JoinError> {
+        assert!(self.is_complete(), "the result is not there yet");
+        let mut out = std::mem::MaybeUninit::<Result<T, JoinError>>::uninit();
+        // SAFETY: COMPLETE is set, we are the handle; `out` has the type that this task's `take` writes.
+        unsafe {
+            (self.shared().ops.take)(self.shared, out.as_mut_ptr().cast());
+            out.assume_init()
+        }
+    }
+
+    /// For `Future::poll`.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
+        if !self.is_complete() {
+            let state = self.shared().state.word();
+            let mut place = self.shared().waker.lock();
+            if place.as_ref().is_none_or(|w| !w.will_wake(cx.waker())) {
+                *place = Some(cx.waker().clone());
+            }
+            drop(place);
+            // Ordering: Release publishes the waker to `complete`; Acquire pairs with COMPLETE.
+            if state.fetch_or(WAKER, Ordering::AcqRel) & COMPLETE == 0 {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(self.take())
+    }
+}
+
+impl<T> Drop for TaskRef<T> {
+    fn drop(&mut self) {
+        let free = self.shared().ops.free;
+        // Ordering: AcqRel: our accesses happen before the other side frees; if it has completed, its accesses happened
+        // before we free.
+        let before = self
+            .shared()
+            .state
+            .word()
+            .fetch_and(!HANDLE, Ordering::AcqRel);
+        if before & COMPLETE != 0 {
+            // SAFETY: the queue's side is through, so we free (C3).
+            unsafe { free(self.shared) };
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! One-shot items: a closure, its result, and the handle that waits for it, in one allocation.
+
+mod cell;
+mod join;
+
+pub(crate) use cell::{new_task, unmake};
+pub use join::JoinHandle;

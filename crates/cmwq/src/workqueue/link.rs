@@ -1,0 +1,168 @@
+//! Pwqs of the runtime: making, retiring and releasing them.
+
+use super::slot::SlotShared;
+use super::table::{self, Table};
+use super::{WorkqueueKind, WqInner, WqState};
+use crate::error::QueueError;
+use crate::pool::{PoolKey, RtPool, Todo};
+use cmwq_policy::pool::{PwqConfig, PwqId, PwqTag};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const UNLINKED: u32 = u32::MAX;
+
+/// The link of one workqueue and one pool. Its changing state lies in the pool's policy.
+pub(crate) struct PwqLink {
+    pub(crate) wq: Arc<WqInner>,
+    pub(crate) pool: &'static RtPool,
+    pub(crate) key: PoolKey,
+    pub(crate) slot: Option<Arc<SlotShared>>,
+    /// The policy's id; written with the pool's lock held.
+    id: AtomicU32,
+}
+
+impl PwqLink {
+    /// The name under which the policy knows it: its address.
+    #[inline]
+    pub(crate) fn tag(&self) -> PwqTag {
+        std::ptr::from_ref(self).addr() as PwqTag
+    }
+
+    /// The policy's id, if it is linked. With the pool's lock held.
+    #[inline]
+    pub(crate) fn id(&self) -> Option<PwqId> {
+        let id = self.id.load(Ordering::Relaxed);
+        (id != UNLINKED).then_some(id)
+    }
+}
+
+impl WqInner {
+    /// The pwq of index `i` of `table`, made if it does not exist yet. None if the table was replaced meanwhile.
+    pub(super) fn make_link(
+        self: &Arc<Self>,
+        table: &Arc<Table>,
+        i: usize,
+    ) -> Result<Option<Arc<PwqLink>>, QueueError> {
+        let mut state = self.lock();
+        if !Arc::ptr_eq(table, &self.table.load_full()) {
+            return Ok(None);
+        }
+        if self.is_closed() {
+            return Err(QueueError::Closed {
+                wq: self.name().clone(),
+            });
+        }
+        if let Some(link) = table.links[i].get() {
+            return Ok(Some(Arc::clone(link)));
+        }
+        let link = self.link(&mut state, &table.keys[i])?;
+        // Only made under the queue's lock, so this is the first.
+        let _ = table.links[i].set(Arc::clone(&link));
+        Ok(Some(link))
+    }
+
+    fn link(
+        self: &Arc<Self>,
+        state: &mut WqState,
+        key: &PoolKey,
+    ) -> Result<Arc<PwqLink>, QueueError> {
+        let pool = self.rt.acquire_pool(key)?;
+        let leased = self.config.kind == WorkqueueKind::Unbound;
+        let slot = leased.then(|| {
+            let machine = self.rt.machine.load();
+            Arc::clone(&state.slots[table::slot_index(&machine, &key.pod())])
+        });
+        let limit = match self.config.kind {
+            WorkqueueKind::Unbound => 0,
+            WorkqueueKind::PerCpu => state.max_active,
+            // Plugged until every older pwq has been released.
+            WorkqueueKind::Ordered => u32::from(state.links.is_empty()),
+        };
+        let link = Arc::new(PwqLink {
+            wq: Arc::clone(self),
+            pool,
+            key: key.clone(),
+            slot,
+            id: AtomicU32::new(UNLINKED),
+        });
+        if let Some(slot) = &link.slot {
+            slot.join(&link);
+        }
+        pool.inspect(|inner| {
+            let id = inner.policy.link_pwq(PwqConfig {
+                tag: link.tag(),
+                limit,
+                leased,
+                colour: state.flush.colour(),
+                flags: self.config.flags,
+                draining: state.drainers > 0,
+                frozen: state.frozen,
+            });
+            let i = id as usize;
+            if inner.links.len() <= i {
+                inner.links.resize_with(i + 1, || None);
+            }
+            inner.links[i] = Some(Arc::clone(&link));
+            link.id.store(id, Ordering::Relaxed);
+        });
+        state.links.push(Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// The pwqs of an old table that the new one does not use are retired: they take nothing new and are released once empty.
+    pub(super) fn retire(links: Vec<Arc<PwqLink>>) {
+        for link in links {
+            link.pool.with(|p, drv| {
+                if let Some(id) = link.id() {
+                    p.retire_pwq(id, drv);
+                }
+            });
+        }
+    }
+
+    /// A retiring pwq is empty: release it.
+    pub(crate) fn release_link(self: &Arc<Self>, link: &Arc<PwqLink>, todo: &mut Vec<Todo>) {
+        let mut state = self.lock();
+        let pwq = link.pool.inspect(|inner| {
+            let id = link.id()?;
+            // A self-requeueing item may have come back meanwhile; then this is called again later.
+            if !inner.policy.pwq(id).is_empty() {
+                return None;
+            }
+            link.id.store(UNLINKED, Ordering::Relaxed);
+            inner.links[id as usize] = None;
+            Some(inner.policy.unlink_pwq(id))
+        });
+        let Some(pwq) = pwq else { return };
+        state.released.add(&pwq);
+        state.links.retain(|l| !Arc::ptr_eq(l, link));
+        if let Some(slot) = &link.slot {
+            slot.leave(link, pwq.limit(), todo);
+        }
+        if self.is_ordered()
+            && let Some(oldest) = state.links.first()
+        {
+            let oldest = Arc::clone(oldest);
+            oldest.pool.step(todo, |p, drv| {
+                if let Some(id) = oldest.id() {
+                    let now = drv.now();
+                    p.set_limit(id, 1, now, drv);
+                }
+            });
+        }
+        let gone = if state.links.is_empty() && self.is_closed() {
+            std::mem::take(&mut state.gone)
+        } else {
+            Vec::new()
+        };
+        let last = state.links.is_empty() && self.is_closed();
+        drop(state);
+        self.rt.release_pool(link.pool);
+        if last {
+            self.rt.forget_wq(self);
+        }
+        for waiter in gone {
+            waiter.complete();
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Workqueues: what is queued where, how much of it may run, how it is waited for and changed.
+//!
+//! | file | what |
+//! |---|---|
+//! | `builder.rs` | making one |
+//! | `attrs.rs` | settings that can change while it runs |
+//! | `table.rs` | which pool each CPU leads to |
+//! | `queue.rs` | the way of an item into a pool |
+//! | `link.rs` | pwqs: making, retiring and releasing them |
+//! | `slot.rs` | active limits |
+//! | `flush.rs` | flush, drain, destroy |
+//! | `handle.rs` | the public handle |
+//! | `stats.rs` | counters and histograms |
+
+mod attrs;
+mod builder;
+mod flush;
+mod handle;
+mod link;
+mod queue;
+mod slot;
+mod stats;
+mod table;
+
+pub use attrs::{Attrs, AttrsChange};
+pub use builder::{Concurrency, WorkqueueBuilder};
+pub use handle::{Queued, Workqueue, WorkqueueKind};
+pub(crate) use link::PwqLink;
+pub(crate) use queue::Place;
+pub use stats::{Stats, TimeStats};
+
+use crate::completion::Completion;
+use crate::runtime::RtInner;
+use arc_swap::ArcSwap;
+use cmwq_policy::flush::Flush;
+use cmwq_policy::pool::{Pwq, PwqCounters, PwqFlags};
+use slot::SlotShared;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use table::Table;
+
+/// What does not change during a queue's life.
+#[derive(Debug, Clone)]
+pub(crate) struct WqConfig {
+    pub(crate) name: Arc<str>,
+    pub(crate) kind: WorkqueueKind,
+    pub(crate) flags: PwqFlags,
+    pub(crate) freezable: bool,
+    pub(crate) power_efficient: bool,
+    pub(crate) highpri: bool,
+    pub(crate) kernel_mode: bool,
+    pub(crate) managed: bool,
+    pub(crate) inline_wait: bool,
+    /// 0: no limit.
+    pub(crate) max_pending: usize,
+    /// A queue of the runtime's own, which nobody may destroy.
+    pub(crate) system: bool,
+}
+
+/// A workqueue.
+pub(crate) struct WqInner {
+    pub(crate) config: WqConfig,
+    pub(crate) rt: Arc<RtInner>,
+    table: ArcSwap<Table>,
+    state: Mutex<WqState>,
+    /// No item is accepted any more.
+    closed: AtomicBool,
+    /// Items queued and not started; counted only if `max_pending` is set.
+    pending: AtomicUsize,
+    /// Tasks that wait for room.
+    room: Mutex<VecDeque<Waker>>,
+    pub(crate) panicked: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    rescuer: std::sync::OnceLock<Arc<crate::rescuer::Rescuer>>,
+}
+
+/// What the queue's lock guards.
+pub(crate) struct WqState {
+    pub(crate) attrs: Attrs,
+    pub(crate) max_active: u32,
+    pub(crate) min_active: u32,
+    pub(crate) flush: Flush<Arc<Completion>>,
+    /// All pwqs that are linked, oldest first, retiring ones too.
+    pub(crate) links: Vec<Arc<PwqLink>>,
+    /// One slot a node, the last for pools that span nodes. Empty unless unbound.
+    pub(crate) slots: Vec<Arc<SlotShared>>,
+    /// What released pwqs had counted.
+    released: Released,
+    drainers: u32,
+    pub(crate) frozen: bool,
+    /// Told when the last pwq of a closed queue is released.
+    gone: Vec<Arc<Completion>>,
+}
+
+#[derive(Default)]
+struct Released {
+    counters: PwqCounters,
+    wait: cmwq_policy::hist::Histogram,
+    run: cmwq_policy::hist::Histogram,
+}
+
+impl Released {
+    fn add(&mut self, pwq: &Pwq) {
+        self.counters.add(&pwq.counters);
+        self.wait.merge(&pwq.wait);
+        self.run.merge(&pwq.run);
+    }
+}
+
+impl WqInner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, WqState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.config.name
+    }
+
+    /// Whether it runs one item at a time, in order.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.config.kind == WorkqueueKind::Ordered
+    }
+
+    /// An item panicked.
+    pub(crate) fn note_panic(&self) {
+        self.panicked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An item was taken to be run.
+    #[inline]
+    pub(crate) fn started_one(&self) {
+        if self.config.max_pending != 0 {
+            self.left_pending();
+        }
+    }
+
+    /// An item does not wait any more: started or taken out.
+    pub(crate) fn left_pending(&self) {
+        if self.config.max_pending == 0 {
+            return;
+        }
+        // Ordering: Release pairs with the Acquire of `reserve_room`.
+        self.pending.fetch_sub(1, Ordering::Release);
+        let waker = self
+            .room
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front();
+        if let Some(w) = waker {
+            w.wake();
+        }
+    }
+
+    /// Whether the queue is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        // Ordering: Acquire pairs with the Release of `close`.
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Calls the rescuer for this pwq.
+    pub(crate) fn call_rescuer(&self, link: &Arc<PwqLink>) {
+        if let Some(r) = self.rescuer.get() {
+            r.call(link);
+        }
+    }
+}
+
+impl std::fmt::Debug for WqInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workqueue")
+            .field("name", &self.config.name)
+            .field("kind", &self.config.kind)
+            .finish_non_exhaustive()
+    }
+}

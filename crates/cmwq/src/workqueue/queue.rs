@@ -1,0 +1,195 @@
+//! The way of an item into a pool.
+
+use super::{PwqLink, WqInner};
+use crate::current;
+use crate::error::QueueError;
+use crate::item::ItemPtr;
+use crate::pool::{link_of, pool_by_id};
+use crate::sys::cpu;
+use cmwq_policy::pool::{Enqueue, Refused};
+use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where an item should go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Near the calling thread.
+    Here,
+    /// To this CPU's pool.
+    Cpu(usize),
+}
+
+enum Attempt {
+    Queued,
+    /// The pwq was replaced: look again.
+    Retry,
+    Draining,
+}
+
+impl WqInner {
+    /// Makes room for one more pending item.
+    #[inline]
+    pub(crate) fn reserve_room(&self) -> Result<(), QueueError> {
+        let max = self.config.max_pending;
+        if max == 0 {
+            return Ok(());
+        }
+        // Ordering: Acquire pairs with the Release of `left_pending`.
+        self.pending
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
+                (n < max).then_some(n + 1)
+            })
+            .map(|_| ())
+            .map_err(|_| {
+                self.refuse(QueueError::Full {
+                    wq: self.name().clone(),
+                    max_pending: max,
+                })
+            })
+    }
+
+    #[cold]
+    pub(crate) fn refuse(&self, e: QueueError) -> QueueError {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        e
+    }
+
+    /// Queues an item that the caller owns (its word is in transit and was `before`). On success the queue holds the caller's
+    /// reference to it; else the item is untouched, still in transit.
+    #[inline]
+    pub(crate) fn queue_owned(
+        self: &Arc<Self>,
+        item: ItemPtr,
+        before: Word,
+        place: Place,
+    ) -> Result<(), QueueError> {
+        if self.rt.fork.is_stale() {
+            return Err(self.refuse(QueueError::Forked));
+        }
+        self.reserve_room()?;
+        let result = self.queue_reserved(item, before, place);
+        if result.is_err() {
+            self.left_pending();
+        }
+        result
+    }
+
+    fn queue_reserved(
+        self: &Arc<Self>,
+        item: ItemPtr,
+        before: Word,
+        place: Place,
+    ) -> Result<(), QueueError> {
+        let here = cpu::current_cpu().unwrap_or(0) as usize;
+        let target = match place {
+            Place::Here => here,
+            Place::Cpu(cpu) => cpu,
+        };
+        if before.pool() != NO_POOL && !self.is_ordered() {
+            match self.redirect(item, before.pool(), here) {
+                Some(Attempt::Queued) => return Ok(()),
+                Some(Attempt::Draining) => {
+                    return Err(self.refuse(QueueError::Draining {
+                        wq: self.name().clone(),
+                    }));
+                }
+                Some(Attempt::Retry) | None => {}
+            }
+        }
+        loop {
+            let table = self.table.load();
+            let Some(i) = table.index(target) else {
+                return Err(self.refuse(QueueError::Closed {
+                    wq: self.name().clone(),
+                }));
+            };
+            let attempt = match table.links[i].get() {
+                Some(link) => self.enqueue(link, item, here, true),
+                None => {
+                    let table = Arc::clone(&table);
+                    match self.make_link(&table, i)? {
+                        Some(link) => self.enqueue(&link, item, here, true),
+                        None => Attempt::Retry,
+                    }
+                }
+            };
+            match attempt {
+                Attempt::Queued => return Ok(()),
+                Attempt::Retry => std::hint::spin_loop(),
+                Attempt::Draining => {
+                    return Err(self.refuse(QueueError::Draining {
+                        wq: self.name().clone(),
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Rule 2.2 (a): an item that runs for this queue in its last pool is queued there again, whatever pool the caller's CPU
+    /// leads to.
+    #[cold]
+    fn redirect(self: &Arc<Self>, item: ItemPtr, last: u32, here: usize) -> Option<Attempt> {
+        let pool = pool_by_id(last);
+        let link = pool.inspect(|inner| {
+            let (_, _, pwq) = inner.policy.running(item)?;
+            let link = inner.links[pwq as usize].as_ref()?;
+            Arc::ptr_eq(&link.wq, self).then(|| Arc::clone(link))
+        })?;
+        Some(self.enqueue(&link, item, here, false))
+    }
+
+    /// One attempt; `current` says that a retiring pwq will not do.
+    #[inline]
+    fn enqueue(
+        self: &Arc<Self>,
+        link: &PwqLink,
+        item: ItemPtr,
+        here: usize,
+        current: bool,
+    ) -> Attempt {
+        let pool = link.pool;
+        // Who runs an item of this queue may queue even while it drains.
+        pool.with(|p, drv| {
+            let Some(id) = link.id() else {
+                return Attempt::Retry;
+            };
+            let pwq = p.pwq(id);
+            if current && pwq.is_retiring() {
+                return Attempt::Retry;
+            }
+            if !current {
+                // Only if it still runs there.
+                // SAFETY: the pwq of a running entry is linked, and the pool's lock is held.
+                let still = p
+                    .running(item)
+                    .is_some_and(|r| std::ptr::eq(unsafe { link_of(p.pwq(r.2).tag) }, link));
+                if !still {
+                    return Attempt::Retry;
+                }
+            }
+            let chained = pwq.is_draining() && current::runs_item_of(self);
+            // SAFETY: the caller owns the item.
+            let header = unsafe { item.header() };
+            let q = Enqueue {
+                item,
+                pwq: id,
+                oneshot: header.is_oneshot(),
+                chained,
+                issuer_cpu: here as u32,
+            };
+            let now = drv.now();
+            match p.enqueue(q, now, drv) {
+                Ok(entry) => {
+                    assert!(
+                        entry <= MAX_ENTRY,
+                        "more than 16 million items in one worker pool"
+                    );
+                    header.set_word(header.word().linked(pool.id, entry));
+                    Attempt::Queued
+                }
+                Err(Refused::Draining) => Attempt::Draining,
+            }
+        })
+    }
+}

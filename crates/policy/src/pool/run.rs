@@ -1,0 +1,374 @@
+//! Taking items, collisions, settling what was done.
+//!
+//! A worker takes up to [`BATCH`] one-shot items per hold of the lock and claims them one by one without it. Whoever holds
+//! the lock may *recall* the rest: the worker can claim no more, what it finished is settled, and what it has not started
+//! goes back to the head of the worklist in order. A reusable item is always taken alone, so its running entry is exact.
+
+use super::{
+    BATCH, BUSY_BUCKETS, Driver, EntryId, Place, Pool, PoolKind, PwqId, PwqTag, Time, Token,
+    WorkerId, WorkerKind, WorkerState,
+};
+use crate::list::NIL;
+
+/// Where the calling worker runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Here {
+    /// The CPU.
+    pub cpu: u32,
+    /// Whether it belongs to the pool's pod.
+    pub in_pod: bool,
+}
+
+/// One item of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken<T> {
+    /// The pool's entry.
+    pub entry: EntryId,
+    /// The item.
+    pub item: T,
+    /// Its pwq's tag; the pwq stays linked until the entry is counted out.
+    pub tag: PwqTag,
+}
+
+/// What the calling worker does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Run the items of the batch, in order; the first is claimed already.
+    Run,
+    /// Sleep until woken.
+    Idle,
+    /// Leave: the pool does not know this worker any more.
+    Exit,
+}
+
+impl<T: Token, W> Pool<T, W> {
+    /// The worker has nothing of its batch left to run (or never had): settles it and says what to do next. `out` is
+    /// emptied and filled with the new batch.
+    pub fn next<D: Driver<W>>(
+        &mut self,
+        w: WorkerId,
+        here: Here,
+        now: Time,
+        out: &mut Vec<Taken<T>>,
+        drv: &mut D,
+    ) -> Next {
+        out.clear();
+        self.finish(w, now, drv);
+        if self.workers[w].state == WorkerState::Dying {
+            return self.leave(w);
+        }
+        debug_assert_eq!(self.workers[w].kind, WorkerKind::Normal);
+        self.set_state(w, WorkerState::Running);
+        self.manage.left(w);
+        if self.take_private(w, out)
+            || (self.may_keep_working(w, now) && self.take(w, now, out, drv))
+        {
+            self.start(w, here, now, out, drv);
+            return Next::Run;
+        }
+        if self.closing {
+            return self.leave(w);
+        }
+        self.go_idle(w, now);
+        // This worker may have been the one on its way that others counted on.
+        self.kick(now, drv);
+        Next::Idle
+    }
+
+    /// A helper or rescuer attached to this pool takes one item: of `only` if given, else of the first queue that may be
+    /// helped. False if there is none.
+    pub fn next_attached<D: Driver<W>>(
+        &mut self,
+        w: WorkerId,
+        only: Option<PwqId>,
+        here: Here,
+        now: Time,
+        out: &mut Vec<Taken<T>>,
+        drv: &mut D,
+    ) -> bool {
+        out.clear();
+        self.finish(w, now, drv);
+        if self.take_private(w, out) {
+            self.start(w, here, now, out, drv);
+            return true;
+        }
+        let mut at = self.worklist.head();
+        while at != NIL {
+            let (pwq, item, oneshot) = (
+                self.entries[at].pwq,
+                self.entries[at].item,
+                self.entries[at].oneshot,
+            );
+            let wanted = only.map_or(self.pwqs[pwq].flags.helpable, |o| o == pwq);
+            let free = oneshot || self.busy_worker(item).is_none();
+            if wanted && free {
+                self.entries.unlink(&mut self.worklist, at);
+                self.put_taken(w, at, out);
+                let counters = &mut self.pwqs[pwq].counters;
+                match self.workers[w].kind {
+                    WorkerKind::Rescuer => counters.rescued += 1,
+                    _ => counters.helped += 1,
+                }
+                self.start(w, here, now, out, drv);
+                return true;
+            }
+            at = self.entries.next(at);
+        }
+        false
+    }
+
+    fn take_private(&mut self, w: WorkerId, out: &mut Vec<Taken<T>>) -> bool {
+        let worker = &mut self.workers[w];
+        let id = self.entries.pop_front(&mut worker.private);
+        if id == NIL {
+            return false;
+        }
+        self.put_taken(w, id, out);
+        true
+    }
+
+    /// Fills a batch from the head of the worklist.
+    fn take<D: Driver<W>>(
+        &mut self,
+        w: WorkerId,
+        now: Time,
+        out: &mut Vec<Taken<T>>,
+        drv: &mut D,
+    ) -> bool {
+        if let Some(first) = self.owed_entry(w) {
+            self.entries.unlink(&mut self.worklist, first);
+            let (item, oneshot) = (self.entries[first].item, self.entries[first].oneshot);
+            if let Some(other) = (!oneshot).then(|| self.busy_worker(item)).flatten() {
+                self.entries[first].place = Place::Private(other);
+                self.entries
+                    .push_back(&mut self.workers[other].private, first);
+            } else {
+                self.put_taken(w, first, out);
+                return true;
+            }
+        }
+        let max = if self.armed_pwqs > 0 {
+            1
+        } else {
+            // Leave the others their share.
+            let sharers = u64::from(self.target().min(self.workers.len() as u32)).max(1) * 2;
+            ((self.worklist.len() as u64 / sharers) as usize).clamp(1, BATCH)
+        };
+        while out.len() < max {
+            let id = self.worklist.head();
+            if id == NIL {
+                break;
+            }
+            let e = &self.entries[id];
+            let (pwq, item, oneshot) = (e.pwq, e.item, e.oneshot);
+            if !oneshot {
+                if let Some(other) = self.busy_worker(item) {
+                    // Rule 2.2 (b): the worker that runs the item runs it again, right after.
+                    self.entries.unlink(&mut self.worklist, id);
+                    self.entries[id].place = Place::Private(other);
+                    self.entries.push_back(&mut self.workers[other].private, id);
+                    continue;
+                }
+                if !out.is_empty() {
+                    break;
+                }
+            }
+            let p = &self.pwqs[pwq];
+            let alone = !oneshot || p.flags.cpu_intensive || (p.leased && drv.contended(p.tag));
+            if alone && !out.is_empty() {
+                break;
+            }
+            self.entries.unlink(&mut self.worklist, id);
+            self.put_taken(w, id, out);
+            if alone {
+                break;
+            }
+        }
+        if !out.is_empty() {
+            self.last_progress = now;
+        }
+        !out.is_empty()
+    }
+
+    fn put_taken(&mut self, w: WorkerId, id: EntryId, out: &mut Vec<Taken<T>>) {
+        let e = &mut self.entries[id];
+        e.place = Place::Taken(w);
+        let item = e.item;
+        let oneshot = e.oneshot;
+        let pwq = &mut self.pwqs[e.pwq];
+        pwq.running += 1;
+        let tag = pwq.tag;
+        let worker = &mut self.workers[w];
+        worker.taken[out.len()] = id;
+        worker.taken_len = out.len() as u32 + 1;
+        worker.settled = 0;
+        if !oneshot {
+            worker.busy_item = Some(item);
+            let bucket = item.hash() % BUSY_BUCKETS;
+            worker.busy_next = self.busy[bucket];
+            self.busy[bucket] = w;
+        }
+        out.push(Taken {
+            entry: id,
+            item,
+            tag,
+        });
+    }
+
+    /// What happens when a batch is started: counting, chain wake-up, the reserve.
+    fn start<D: Driver<W>>(
+        &mut self,
+        w: WorkerId,
+        here: Here,
+        now: Time,
+        out: &[Taken<T>],
+        drv: &mut D,
+    ) {
+        for t in out {
+            let e = &self.entries[t.entry];
+            let c = &mut self.pwqs[e.pwq].counters;
+            c.started += 1;
+            c.cpu_local += u64::from(e.issuer_cpu == here.cpu);
+            c.in_pod += u64::from(here.in_pod);
+        }
+        let first = self.entries[out[0].entry].pwq;
+        self.pwqs[first].served_at = now;
+        self.workers[w].cpu = here.cpu;
+        if self.workers[w].kind == WorkerKind::Normal {
+            if self.config.kind == PoolKind::PerCpu && self.pwqs[first].flags.cpu_intensive {
+                self.set_state(w, WorkerState::Intensive);
+            }
+            self.kick(now, drv);
+            self.keep_reserve(now, drv);
+        }
+    }
+
+    /// Settles everything the worker claimed; what it did not start goes back. Called by the worker itself.
+    pub fn finish<D: Driver<W>>(&mut self, w: WorkerId, now: Time, drv: &mut D) {
+        if self.workers[w].taken_len == 0 {
+            return;
+        }
+        let claimed = drv.recall(w);
+        self.take_back(w, claimed, now, drv);
+        self.settle(w, claimed, claimed, now, drv);
+        self.unmark_hog(w);
+        let worker = &mut self.workers[w];
+        worker.taken_len = 0;
+        worker.settled = 0;
+    }
+
+    /// Completes the entries `settled..done` of the batch.
+    fn settle<D: Driver<W>>(
+        &mut self,
+        w: WorkerId,
+        done: u32,
+        claimed: u32,
+        now: Time,
+        drv: &mut D,
+    ) {
+        while self.workers[w].settled < done {
+            let i = self.workers[w].settled;
+            self.workers[w].settled = i + 1;
+            let id = self.workers[w].taken[i as usize];
+            let start = drv.start_stamp(w, i);
+            let end = if i + 1 < claimed {
+                drv.start_stamp(w, i + 1)
+            } else {
+                now
+            };
+            if let Some(item) = self.workers[w].busy_item.take() {
+                self.busy_unlink(w, item);
+            }
+            self.complete(id, start, end, drv);
+        }
+    }
+
+    fn take_back<D: Driver<W>>(&mut self, w: WorkerId, claimed: u32, now: Time, drv: &mut D) {
+        let len = self.workers[w].taken_len;
+        if claimed >= len {
+            return;
+        }
+        for i in (claimed..len).rev() {
+            let id = self.workers[w].taken[i as usize];
+            let e = &mut self.entries[id];
+            e.place = Place::Worklist;
+            let p = &mut self.pwqs[e.pwq];
+            p.running -= 1;
+            p.counters.started -= 1;
+            self.entries.push_front(&mut self.worklist, id);
+        }
+        self.workers[w].taken_len = claimed;
+        self.kick(now, drv);
+    }
+
+    /// Stops a worker's batch: what it finished is settled, what it has not started goes back to the worklist.
+    pub fn recall<D: Driver<W>>(&mut self, w: WorkerId, now: Time, drv: &mut D) {
+        if self.workers[w].taken_len <= 1 {
+            return;
+        }
+        let claimed = drv.recall(w);
+        self.take_back(w, claimed, now, drv);
+        self.settle(w, claimed.saturating_sub(1), claimed, now, drv);
+    }
+
+    /// [`Pool::recall`] for every worker.
+    pub fn recall_all<D: Driver<W>>(&mut self, now: Time, drv: &mut D) {
+        let ids: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, w)| w.taken_len > 1)
+            .map(|(id, _)| id)
+            .collect();
+        for w in ids {
+            self.recall(w, now, drv);
+        }
+    }
+
+    /// An item is done: count it out last of all, as its pwq may be gone right after.
+    pub(super) fn complete<D: Driver<W>>(
+        &mut self,
+        id: EntryId,
+        start: Time,
+        end: Time,
+        drv: &mut D,
+    ) {
+        let e = self.drop_entry(id, drv);
+        let p = &mut self.pwqs[e.pwq];
+        p.running -= 1;
+        p.counters.completed += 1;
+        if self.config.histograms {
+            p.wait.record(start.saturating_sub(e.queued_at));
+            p.run.record(end.saturating_sub(start));
+        }
+        self.manage.completed(end);
+        self.permit_freed(e.pwq, end, drv);
+        self.report_if_drained(e.pwq, drv);
+    }
+
+    pub(super) fn busy_worker(&self, item: T) -> Option<WorkerId> {
+        let mut at = self.busy[item.hash() % BUSY_BUCKETS];
+        while at != NIL {
+            let w = &self.workers[at];
+            if w.busy_item == Some(item) {
+                return Some(at);
+            }
+            at = w.busy_next;
+        }
+        None
+    }
+
+    fn busy_unlink(&mut self, w: WorkerId, item: T) {
+        let bucket = item.hash() % BUSY_BUCKETS;
+        let next = self.workers[w].busy_next;
+        self.workers[w].busy_next = NIL;
+        if self.busy[bucket] == w {
+            self.busy[bucket] = next;
+            return;
+        }
+        let mut at = self.busy[bucket];
+        while self.workers[at].busy_next != w {
+            at = self.workers[at].busy_next;
+        }
+        self.workers[at].busy_next = next;
+    }
+}
