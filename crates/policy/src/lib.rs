@@ -1,4 +1,3 @@
-
 //!
 //! Internal to cmwq: the decisions of the workqueue as plain state machines.
 //! No promises to others than cmwq's own crates; versions move together.

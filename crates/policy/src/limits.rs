@@ -22,7 +22,7 @@ pub fn default_min_active(max_active: u32) -> u32 {
 
 /// Each node's share of a system-wide limit (kernel 6.9 on): `clamp(ceil(max * cpus(node) / cpus), min, max)`, where the CPUs
 /// are those that the queue may use and that are online. Without any such CPU every node gets `min_active`. The sum may
-/// exceed `max_active`; nodes that span everything ("no node") get `max_active` itself.
+/// exceed `max_active`, and no share is 0; nodes that span everything ("no node") get `max_active` itself.
 pub fn node_limits(max_active: u32, min_active: u32, cpus_per_node: &[u32]) -> Vec<u32> {
     let total: u64 = cpus_per_node.iter().map(|&n| u64::from(n)).sum();
     let min = min_active.min(max_active);
@@ -30,10 +30,11 @@ pub fn node_limits(max_active: u32, min_active: u32, cpus_per_node: &[u32]) -> V
         .iter()
         .map(|&n| {
             if total == 0 {
-                return min;
+                return min.max(1);
             }
             let share = (u64::from(max_active) * u64::from(n)).div_ceil(total) as u32;
-            share.clamp(min, max_active)
+            // A queue may have items in a pool of a node that it should not use any more: they must get through too.
+            share.clamp(min.max(1), max_active.max(1))
         })
         .collect()
 }

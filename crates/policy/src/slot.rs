@@ -22,20 +22,26 @@ pub trait SlotDriver {
     fn sweep(&mut self, pwq: PwqTag);
 }
 
-/// Who wants permits, as one number that a driver can publish: nobody, one pwq, or several (or the limit was lowered).
+/// Who wants permits of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contention(pub u64);
+pub enum Contention {
+    /// Nobody waits.
+    Nobody,
+    /// One pwq waits.
+    One(PwqTag),
+    /// Several wait, or more is leased than the limit allows.
+    Many,
+}
 
 impl Contention {
-    /// Nobody waits.
-    pub const NONE: Contention = Contention(0);
-    /// Several wait, or more is leased than the limit allows. Tags are never 0 or 1.
-    pub const MANY: Contention = Contention(1);
-
     /// Whether somebody else than this pwq wants permits. A pwq that waits alone uses its freed permits itself.
     #[inline]
     pub fn for_pwq(self, pwq: PwqTag) -> bool {
-        self != Contention::NONE && self.0 != pwq
+        match self {
+            Contention::Nobody => false,
+            Contention::One(tag) => tag != pwq,
+            Contention::Many => true,
+        }
     }
 }
 
@@ -78,11 +84,11 @@ impl Slot {
     #[inline]
     pub fn contention(&self) -> Contention {
         if self.leased > self.max || self.waiting.len() > 1 {
-            return Contention::MANY;
+            return Contention::Many;
         }
         self.waiting
             .front()
-            .map_or(Contention::NONE, |&pwq| Contention(pwq))
+            .map_or(Contention::Nobody, |&pwq| Contention::One(pwq))
     }
 
     /// A pwq that will lease here.
@@ -175,7 +181,7 @@ mod tests {
 
     fn run_todo(slot: &mut Slot, p: &mut Pwqs) {
         while let Some((what, tag, n, keep)) = p.todo.pop_front() {
-            let i = tag as usize - 2;
+            let i = tag as usize;
             if what == 'g' {
                 p.asking[i] = false;
                 p.limit[i] += n;
@@ -196,9 +202,9 @@ mod tests {
         p.wanted[i] -= start;
         if p.wanted[i] > 0 && !p.asking[i] {
             p.asking[i] = true;
-            slot.ask(i as u64 + 2, p);
+            slot.ask(i as u64, p);
         }
-        let keep = if slot.contention().for_pwq(i as u64 + 2) {
+        let keep = if slot.contention().for_pwq(i as u64) {
             0
         } else {
             p.keep[i]
@@ -218,7 +224,7 @@ mod tests {
         ) {
             let mut slot = Slot::new(max);
             let mut p = Pwqs { active: vec![0; 4], limit: vec![0; 4], keep: vec![0; 4], wanted: vec![0; 4], asking: vec![false; 4], ..Default::default() };
-            (2..6).for_each(|i| slot.join(i));
+            (0..4).for_each(|i| slot.join(i));
             let mut lowered = false;
             for (i, what, n) in ops {
                 match what {

@@ -1,16 +1,16 @@
 //! One module a subcommand.
 
-mod topology;
 mod advise;
 mod attrs;
+mod crypt;
 mod dump;
 mod latency;
 mod list;
 mod live;
 mod metrics;
 mod monitor;
+mod topology;
 mod trace;
-mod crypt;
 
 /// The subcommands.
 #[derive(clap::Subcommand)]

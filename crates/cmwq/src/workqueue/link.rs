@@ -126,7 +126,8 @@ impl WqInner {
         let pwq = link.pool.inspect(|inner| {
             let id = link.id()?;
             // A self-requeueing item may have come back meanwhile; then this is called again later.
-            if !inner.policy.pwq(id).is_empty() {
+            let pwq = inner.policy.pwq(id);
+            if !pwq.is_empty() || pwq.is_asking() {
                 return None;
             }
             link.id.store(UNLINKED, Ordering::Relaxed);

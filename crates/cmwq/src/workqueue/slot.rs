@@ -8,6 +8,10 @@ use cmwq_policy::pool::PwqTag;
 use cmwq_policy::slot::{Contention, Slot, SlotDriver};
 use std::sync::Arc;
 
+/// Values of the published word that are no tag, which is an address.
+const NOBODY: u64 = 0;
+const MANY: u64 = 1;
+
 /// The permits of one queue on one node.
 pub(crate) struct SlotShared {
     state: Mutex<State>,
@@ -48,7 +52,12 @@ impl SlotShared {
     #[inline]
     pub(crate) fn is_contended(&self, pwq: PwqTag) -> bool {
         // Ordering: Acquire pairs with the Release in `with_notes`; the pool's lock orders this read against a sweep.
-        Contention(self.contention.load(Ordering::Acquire)).for_pwq(pwq)
+        match self.contention.load(Ordering::Acquire) {
+            NOBODY => Contention::Nobody,
+            MANY => Contention::Many,
+            tag => Contention::One(tag),
+        }
+        .for_pwq(pwq)
     }
 
     /// Permits handed out, and the limit.
@@ -88,9 +97,13 @@ impl SlotShared {
         let mut notes = Notes(Vec::new());
         let mut state = self.state.lock();
         f(&mut state.slot, &mut notes);
+        let word = match state.slot.contention() {
+            Contention::Nobody => NOBODY,
+            Contention::Many => MANY,
+            Contention::One(tag) => tag,
+        };
         // Ordering: Release pairs with the Acquire of `is_contended`.
-        self.contention
-            .store(state.slot.contention().0, Ordering::Release);
+        self.contention.store(word, Ordering::Release);
         for (tag, grant) in notes.0 {
             let Some(link) = state.links.iter().find(|l| l.tag() == tag) else {
                 continue;

@@ -14,6 +14,9 @@ pub const MAYDAY_INITIAL_NS: u64 = 10_000_000;
 pub const MAYDAY_INTERVAL_NS: u64 = 100_000_000;
 /// The liveness floor adds its first worker when nothing has finished for this long; then the time doubles.
 pub const FLOOR_FIRST_NS: u64 = 1_000_000_000;
+/// An item that runs for longer than this gives the rest of its batch back. Many times the cost of a recall, a fraction of
+/// the tick's period.
+pub const BATCH_PATIENCE_NS: u64 = 500_000;
 /// How many worklist entries one look for an owed queue visits.
 const FAIRNESS_SCAN: usize = 4096;
 
@@ -177,7 +180,11 @@ impl<T: Token, W> Pool<T, W> {
                 }
                 HogVerdict::ExtraAllowed
             }
-            PoolKind::Unmanaged => HogVerdict::NoExtra,
+            PoolKind::Unmanaged => {
+                self.workers[w].hog = true;
+                self.manage.hogs += 1;
+                HogVerdict::NoExtra
+            }
         }
     }
 
@@ -190,6 +197,7 @@ impl<T: Token, W> Pool<T, W> {
 
     /// Looks at what has waited too long; called by the driver's tick while items wait. Returns what fairness found.
     pub fn tick<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> Option<FairnessConfig> {
+        self.recall_slow(now, drv);
         if self.worklist.is_empty() {
             self.manage.floor = 0;
             self.manage.floor_wait = 0;
@@ -203,16 +211,35 @@ impl<T: Token, W> Pool<T, W> {
         found
     }
 
+    /// Batches whose running item takes long are recalled: it may block unnoticed, or be awaited by what lies behind it.
+    fn recall_slow<D: Driver<W>>(&mut self, now: Time, drv: &mut D) {
+        if self.open_batches == 0 {
+            return;
+        }
+        let slow: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(id, w)| {
+                let running = drv.claimed(*id).saturating_sub(1);
+                w.open && now.saturating_sub(drv.start_stamp(*id, running)) >= BATCH_PATIENCE_NS
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for w in slow {
+            self.recall(w, now, drv);
+        }
+    }
+
     fn floor<D: Driver<W>>(&mut self, now: Time, drv: &mut D) {
         let m = &mut self.manage;
         let base = m.last_done.max(self.waiting_since);
-        if base > m.floor_since {
+        if base > m.floor_since || m.floor_wait == 0 {
             // Something finished since the last addition: start anew, the extra workers retire.
             m.floor_since = base;
             m.floor_wait = FLOOR_FIRST_NS;
             m.floor = 0;
         }
-        if m.floor_wait != 0 && now.saturating_sub(m.floor_since) >= m.floor_wait {
+        if now.saturating_sub(m.floor_since) >= m.floor_wait {
             m.floor += 1;
             m.floor_since = now;
             m.floor_wait *= 2;
@@ -221,11 +248,20 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     fn fairness<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> Option<FairnessConfig> {
-        if self.config.fairness_ns == 0
-            || self.manage.owed.is_some()
-            || self.config.kind == PoolKind::Unmanaged
-        {
+        if self.config.fairness_ns == 0 || self.config.kind == PoolKind::Unmanaged {
             return None;
+        }
+        if let Some(owed) = self.manage.owed {
+            let waits = self.manage.owed_worker.is_some()
+                || self
+                    .entries
+                    .ids(&self.worklist)
+                    .take(FAIRNESS_SCAN)
+                    .any(|id| self.entries[id].pwq == owed);
+            if waits {
+                return None;
+            }
+            self.manage.owed = None; // others have served it
         }
         let mut seen: Vec<PwqId> = Vec::new();
         let mut found: Option<FairnessConfig> = None;
@@ -309,8 +345,9 @@ impl<T: Token, W> Pool<T, W> {
         self.pwqs[id].mayday = false;
     }
 
-    /// When [`Pool::tick`] should be called next, if items wait now.
+    /// Whether [`Pool::tick`] should be called every few milliseconds: items wait, on the worklist or in a batch.
+    #[inline]
     pub fn wants_tick(&self) -> bool {
-        !self.worklist.is_empty()
+        !self.worklist.is_empty() || self.open_batches > 0
     }
 }

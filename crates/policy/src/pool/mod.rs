@@ -20,12 +20,10 @@ mod queue;
 mod run;
 mod worker;
 
-#[cfg(test)]
-mod tests;
-
 pub use entry::{Entry, Place};
 pub use manage::{
-    FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS, MAYDAY_INTERVAL_NS,
+    BATCH_PATIENCE_NS, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
+    MAYDAY_INTERVAL_NS,
 };
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
@@ -162,6 +160,8 @@ pub struct Pool<T, W> {
     manage: manage::Manage,
     /// How many pwqs have an armed colour: while there are any, workers take one item at a time.
     armed_pwqs: u32,
+    /// How many workers may have items in their batch that nobody has claimed.
+    open_batches: u32,
     last_progress: Time,
     /// Since when items wait without a break.
     waiting_since: Time,
@@ -195,6 +195,7 @@ impl<T: Token, W> Pool<T, W> {
             counts: WorkerCounts::default(),
             manage: manage::Manage::default(),
             armed_pwqs: 0,
+            open_batches: 0,
             last_progress: 0,
             waiting_since: 0,
             waking_since: 0,
@@ -207,6 +208,24 @@ impl<T: Token, W> Pool<T, W> {
     /// The settings in force.
     pub fn config(&self) -> &PoolConfig {
         &self.config
+    }
+
+    /// Puts other settings in force: a changed target takes effect at once upwards, at item boundaries downwards.
+    pub fn configure<D: Driver<W>>(&mut self, config: PoolConfig, now: Time, drv: &mut D) {
+        self.config = config;
+        self.kick(now, drv);
+    }
+
+    /// A per-CPU pool whose CPU went away (or came back): while it is disassociated its items are served anywhere and
+    /// nobody counts workers.
+    pub fn set_disassociated<D: Driver<W>>(&mut self, gone: bool, now: Time, drv: &mut D) {
+        self.disassociated = gone;
+        self.kick(now, drv);
+    }
+
+    /// Whether the pool's CPU is away.
+    pub fn is_disassociated(&self) -> bool {
+        self.disassociated
     }
 
     /// How many active items no worker has taken.
@@ -320,7 +339,7 @@ impl<T: Token, W> Pool<T, W> {
                 p.active,
                 p.limit
             );
-            if !p.inactive.is_empty() && p.active < p.limit {
+            if !p.inactive.is_empty() && p.active < p.limit && !p.frozen {
                 panic!("pwq {id} holds items back although its limit allows more");
             }
             if p.leased && !p.inactive.is_empty() && !p.frozen {

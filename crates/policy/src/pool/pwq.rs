@@ -134,6 +134,8 @@ pub struct Pwq {
     pub(super) keep: u32,
     /// It has asked its slot and has no answer yet.
     pub(super) asking: bool,
+    /// Spares were swept while the answer was on its way: what it allows to keep does not hold any more.
+    pub(super) swept: bool,
     /// Its queue is frozen: nothing new becomes active.
     pub(super) frozen: bool,
     /// Active items beyond the limit that a waiter's lent slot or a lowered limit allows for now.
@@ -173,6 +175,7 @@ impl Pwq {
             leased: c.leased,
             keep: 0,
             asking: false,
+            swept: false,
             frozen: c.frozen,
             overdrawn: 0,
             colour: c.colour,
@@ -231,6 +234,11 @@ impl Pwq {
     /// Workers that run its items right now.
     pub fn running(&self) -> u32 {
         self.running
+    }
+
+    /// It has asked its slot for permits and has no answer yet.
+    pub fn is_asking(&self) -> bool {
+        self.asking
     }
 
     /// Whether the rescuer was called and has not come yet.

@@ -46,9 +46,10 @@ impl<T: Token, W> Pool<T, W> {
     /// Takes an empty pwq out and returns its last state.
     ///
     /// # Panics
-    /// If items are left in it.
+    /// If items are left in it, or if its slot owes it an answer ([`Driver::drained`] waits for both).
     pub fn unlink_pwq(&mut self, id: PwqId) -> Pwq {
         assert!(self.pwqs[id].is_empty(), "a pwq with items stays");
+        assert!(!self.pwqs[id].asking, "a pwq that waits for permits stays");
         self.manage.forget_pwq(id);
         self.pwqs.remove(id)
     }
@@ -178,6 +179,11 @@ impl<T: Token, W> Pool<T, W> {
     pub fn grant<D: Driver<W>>(&mut self, id: PwqId, n: u32, keep: u32, now: Time, drv: &mut D) {
         let pwq = &mut self.pwqs[id];
         pwq.asking = false;
+        let keep = if std::mem::take(&mut pwq.swept) {
+            0
+        } else {
+            keep
+        };
         pwq.limit += n;
         pwq.keep = keep;
         pwq.overdrawn = if pwq.active > pwq.limit {
@@ -188,12 +194,14 @@ impl<T: Token, W> Pool<T, W> {
         self.activate(id, now, drv);
         self.ask_if_needed(id, drv);
         self.return_spare(id, keep, drv);
+        self.report_if_drained(id, drv);
     }
 
     /// Takes all spare permits away for the slot; returns how many. The caller hands them to the slot itself.
     pub fn reclaim(&mut self, id: PwqId) -> u32 {
         let pwq = &mut self.pwqs[id];
         pwq.keep = 0;
+        pwq.swept = pwq.asking;
         let spare = pwq.limit.saturating_sub(pwq.active);
         pwq.limit -= spare;
         spare
@@ -223,7 +231,9 @@ impl<T: Token, W> Pool<T, W> {
         self.pwqs[id].draining = draining;
     }
 
-    /// The pwq was replaced: [`Driver::drained`] is called once it is empty (at once if it is).
+    /// The pwq was replaced: [`Driver::drained`] is called once it is empty and waits for no permits (at once if so). An
+    /// item that still runs may be queued here again between the call and the driver's step, and then end: the step looks
+    /// again, and the call may come more than once.
     pub fn retire_pwq<D: Driver<W>>(&mut self, id: PwqId, drv: &mut D) {
         self.pwqs[id].retiring = true;
         self.report_if_drained(id, drv);
@@ -231,7 +241,7 @@ impl<T: Token, W> Pool<T, W> {
 
     pub(super) fn report_if_drained<D: Driver<W>>(&mut self, id: PwqId, drv: &mut D) {
         let pwq = &mut self.pwqs[id];
-        if pwq.retiring && pwq.is_empty() {
+        if pwq.retiring && pwq.is_empty() && !pwq.asking {
             drv.drained(pwq.tag);
         }
     }
@@ -241,7 +251,10 @@ impl<T: Token, W> Pool<T, W> {
         if let Place::Taken(w) = self.entries[id].place {
             self.recall(w, now, drv);
         }
-        let pwq = self.entries[id].pwq;
+        // The recall may have settled it.
+        let Some(pwq) = self.entries.get(id).map(|e| e.pwq) else {
+            return Removed::Started;
+        };
         match self.entries[id].place {
             Place::Inactive => self.entries.unlink(&mut self.pwqs[pwq].inactive, id),
             Place::Worklist => self.entries.unlink(&mut self.worklist, id),
@@ -293,7 +306,10 @@ impl<T: Token, W> Pool<T, W> {
         if let Place::Taken(w) = self.entries[id].place {
             self.recall(w, now, drv);
         }
-        let pwq = self.entries[id].pwq;
+        // The recall may have settled it.
+        let Some(pwq) = self.entries.get(id).map(|e| e.pwq) else {
+            return false;
+        };
         match self.entries[id].place {
             Place::Worklist => self.entries.unlink(&mut self.worklist, id),
             Place::Inactive if lend && !self.pwqs[pwq].frozen => {
@@ -307,6 +323,7 @@ impl<T: Token, W> Pool<T, W> {
         self.entries[id].place = Place::Inline;
         self.pwqs[pwq].running += 1;
         self.pwqs[pwq].counters.inlined += 1;
+        self.pwqs[pwq].counters.started += 1;
         true
     }
 
@@ -322,7 +339,8 @@ impl<T: Token, W> Pool<T, W> {
         Some((w, e, self.entries[e].pwq))
     }
 
-    /// `waiter` is told when the item of this entry is done or taken out.
+    /// `waiter` is told when the item of this entry is settled or taken out. An item in the middle of a worker's batch is
+    /// settled with the batch: a caller that cannot wait for that calls [`Pool::recall`] first.
     pub fn attach_barrier(&mut self, id: EntryId, waiter: W) {
         let next = self.entries[id].barriers;
         let b = self.barriers.insert(Barrier { waiter, next });

@@ -53,15 +53,20 @@ impl<T: Token, W> Pool<T, W> {
         drv: &mut D,
     ) -> Next {
         out.clear();
-        self.finish(w, now, drv);
-        if self.workers[w].state == WorkerState::Dying {
-            return self.leave(w);
+        match self.workers[w].state {
+            WorkerState::Dying => return self.leave(w),
+            // Nobody woke it: it looks for work all the same.
+            WorkerState::Idle => self.workers.unlink(&mut self.idle, w),
+            _ => {}
         }
         debug_assert_eq!(self.workers[w].kind, WorkerKind::Normal);
+        // It counts again before what it did is counted out, so that what becomes active then wakes nobody in its place.
         self.set_state(w, WorkerState::Running);
+        self.finish(w, now, drv);
         self.manage.left(w);
         if self.take_private(w, out)
             || (self.may_keep_working(w, now) && self.take(w, now, out, drv))
+            || (self.steal(now, drv) && self.take(w, now, out, drv))
         {
             self.start(w, here, now, out, drv);
             return Next::Run;
@@ -127,6 +132,27 @@ impl<T: Token, W> Pool<T, W> {
         true
     }
 
+    /// Before a worker goes idle it has a batch recalled, the one with the most unclaimed items: no CPU idles while items
+    /// lie behind others in a batch. Returns whether some came back.
+    fn steal<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> bool {
+        if self.open_batches == 0 || !self.worklist.is_empty() || !self.within_limit(now) {
+            return false;
+        }
+        let fullest = self
+            .workers
+            .iter()
+            .filter(|(_, w)| w.open)
+            .map(|(id, w)| (w.taken_len - drv.claimed(id).min(w.taken_len), id))
+            .max_by_key(|&(n, _)| n);
+        match fullest {
+            Some((n, victim)) if n > 0 => {
+                self.recall(victim, now, drv);
+                !self.worklist.is_empty()
+            }
+            _ => false,
+        }
+    }
+
     /// Fills a batch from the head of the worklist.
     fn take<D: Driver<W>>(
         &mut self,
@@ -147,7 +173,11 @@ impl<T: Token, W> Pool<T, W> {
                 return true;
             }
         }
-        let max = if self.armed_pwqs > 0 {
+        if !self.within_limit(now) {
+            return false; // it was here for the owed queue only
+        }
+        // Where every active item gets a worker, none lies behind another.
+        let max = if self.armed_pwqs > 0 || self.target() == u32::MAX {
             1
         } else {
             // Leave the others their share.
@@ -184,8 +214,9 @@ impl<T: Token, W> Pool<T, W> {
                 break;
             }
         }
-        if !out.is_empty() {
-            self.last_progress = now;
+        if out.len() > 1 {
+            self.workers[w].open = true;
+            self.open_batches += 1;
         }
         !out.is_empty()
     }
@@ -202,6 +233,7 @@ impl<T: Token, W> Pool<T, W> {
         worker.taken[out.len()] = id;
         worker.taken_len = out.len() as u32 + 1;
         worker.settled = 0;
+        worker.begun = 0;
         if !oneshot {
             worker.busy_item = Some(item);
             let bucket = item.hash() % BUSY_BUCKETS;
@@ -224,16 +256,12 @@ impl<T: Token, W> Pool<T, W> {
         out: &[Taken<T>],
         drv: &mut D,
     ) {
-        for t in out {
-            let e = &self.entries[t.entry];
-            let c = &mut self.pwqs[e.pwq].counters;
-            c.started += 1;
-            c.cpu_local += u64::from(e.issuer_cpu == here.cpu);
-            c.in_pod += u64::from(here.in_pod);
-        }
         let first = self.entries[out[0].entry].pwq;
         self.pwqs[first].served_at = now;
+        self.last_progress = now;
         self.workers[w].cpu = here.cpu;
+        self.workers[w].in_pod = here.in_pod;
+        self.count_started(w, 1);
         if self.workers[w].kind == WorkerKind::Normal {
             if self.config.kind == PoolKind::PerCpu && self.pwqs[first].flags.cpu_intensive {
                 self.set_state(w, WorkerState::Intensive);
@@ -243,15 +271,30 @@ impl<T: Token, W> Pool<T, W> {
         }
     }
 
+    /// Counts the first `claimed` items of the batch as started.
+    fn count_started(&mut self, w: WorkerId, claimed: u32) {
+        let worker = &mut self.workers[w];
+        let from = worker.begun;
+        worker.begun = claimed.max(from);
+        for i in from..claimed {
+            let worker = &self.workers[w];
+            let e = &self.entries[worker.taken[i as usize]];
+            let c = &mut self.pwqs[e.pwq].counters;
+            c.started += 1;
+            c.cpu_local += u64::from(e.issuer_cpu == worker.cpu);
+            c.in_pod += u64::from(worker.in_pod);
+        }
+    }
+
     /// Settles everything the worker claimed; what it did not start goes back. Called by the worker itself.
     pub fn finish<D: Driver<W>>(&mut self, w: WorkerId, now: Time, drv: &mut D) {
         if self.workers[w].taken_len == 0 {
             return;
         }
         let claimed = drv.recall(w);
+        self.unmark_hog(w);
         self.take_back(w, claimed, now, drv);
         self.settle(w, claimed, claimed, now, drv);
-        self.unmark_hog(w);
         let worker = &mut self.workers[w];
         worker.taken_len = 0;
         worker.settled = 0;
@@ -284,9 +327,17 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     fn take_back<D: Driver<W>>(&mut self, w: WorkerId, claimed: u32, now: Time, drv: &mut D) {
+        if std::mem::take(&mut self.workers[w].open) {
+            self.open_batches -= 1;
+        }
+        self.count_started(w, claimed);
         let len = self.workers[w].taken_len;
         if claimed >= len {
             return;
+        }
+        if self.worklist.is_empty() {
+            self.last_progress = now;
+            self.waiting_since = now;
         }
         for i in (claimed..len).rev() {
             let id = self.workers[w].taken[i as usize];
@@ -294,7 +345,6 @@ impl<T: Token, W> Pool<T, W> {
             e.place = Place::Worklist;
             let p = &mut self.pwqs[e.pwq];
             p.running -= 1;
-            p.counters.started -= 1;
             self.entries.push_front(&mut self.worklist, id);
         }
         self.workers[w].taken_len = claimed;
@@ -303,7 +353,7 @@ impl<T: Token, W> Pool<T, W> {
 
     /// Stops a worker's batch: what it finished is settled, what it has not started goes back to the worklist.
     pub fn recall<D: Driver<W>>(&mut self, w: WorkerId, now: Time, drv: &mut D) {
-        if self.workers[w].taken_len <= 1 {
+        if !self.workers[w].open {
             return;
         }
         let claimed = drv.recall(w);
@@ -316,7 +366,7 @@ impl<T: Token, W> Pool<T, W> {
         let ids: Vec<WorkerId> = self
             .workers
             .iter()
-            .filter(|(_, w)| w.taken_len > 1)
+            .filter(|(_, w)| w.open)
             .map(|(id, _)| id)
             .collect();
         for w in ids {

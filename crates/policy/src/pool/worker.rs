@@ -135,6 +135,12 @@ pub struct Worker<T> {
     pub(super) taken: [EntryId; BATCH],
     pub(super) taken_len: u32,
     pub(super) settled: u32,
+    /// How many of them were counted as started.
+    pub(super) begun: u32,
+    /// The batch may hold items that nobody has claimed.
+    pub(super) open: bool,
+    /// Whether it took its last batch in the pool's pod.
+    pub(super) in_pod: bool,
     /// The reusable item it runs, for the busy table.
     pub(super) busy_item: Option<T>,
     pub(super) busy_next: u32,
@@ -177,7 +183,8 @@ impl<T: Token, W> Pool<T, W> {
     /// A thread made for [`Driver::create`] (or without being asked) joins the pool; it calls [`Pool::next`] right after.
     pub fn worker_started(&mut self, name: u64, now: Time) -> WorkerId {
         self.counts.creating = self.counts.creating.saturating_sub(1);
-        self.add_worker(WorkerKind::Normal, WorkerState::Running, name, now)
+        self.waking_since = now;
+        self.add_worker(WorkerKind::Normal, WorkerState::Waking, name, now)
     }
 
     /// A rescuer or helper attaches; it then calls [`Pool::next_attached`].
@@ -201,6 +208,7 @@ impl<T: Token, W> Pool<T, W> {
         }
         *self.counts.of(self.workers[w].state) -= 1;
         self.workers.remove(w);
+        self.manage.left(w);
         self.kick(now, drv);
     }
 
@@ -230,6 +238,9 @@ impl<T: Token, W> Pool<T, W> {
             taken: [NIL; BATCH],
             taken_len: 0,
             settled: 0,
+            begun: 0,
+            open: false,
+            in_pod: false,
             busy_item: None,
             busy_next: NIL,
             private: List::default(),
@@ -260,10 +271,13 @@ impl<T: Token, W> Pool<T, W> {
     /// Whether a running worker takes more items (kernel: keep_working).
     #[inline]
     pub(super) fn may_keep_working(&self, w: WorkerId, now: Time) -> bool {
-        !self.worklist.is_empty()
-            && (self.counts.running + self.counts.waking
-                <= self.limit_now().saturating_add(self.slack(now))
-                || self.manage.is_owed(w))
+        !self.worklist.is_empty() && (self.within_limit(now) || self.manage.is_owed(w))
+    }
+
+    /// Whether the workers that run now, the caller among them, are not too many.
+    #[inline]
+    pub(super) fn within_limit(&self, now: Time) -> bool {
+        self.counts.running + self.counts.waking <= self.limit_now().saturating_add(self.slack(now))
     }
 
     /// Whether one more worker is needed (kernel: need_more_worker, with a target instead of 0).
