@@ -12,11 +12,13 @@ mod effects;
 mod spawner;
 pub(crate) mod worker;
 
+pub(crate) use batch::BatchMark;
 pub(crate) use effects::{Driver, Todo, run_todo};
 pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
 use crate::completion::Completion;
+use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
@@ -74,6 +76,8 @@ impl PoolKey {
 #[repr(align(128))]
 pub(crate) struct RtPool {
     pub(crate) id: u32,
+    /// What sentinels read.
+    pub(crate) watch: PoolWatch,
     inner: crate::shim::Mutex<Inner>,
 }
 
@@ -88,12 +92,15 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
+    /// Who looks after the pool.
+    pub(crate) watched: Watched,
 }
 
 impl RtPool {
     fn new(id: u32) -> RtPool {
         RtPool {
             id,
+            watch: PoolWatch::new(),
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
                 workers: Vec::new(),
@@ -102,6 +109,7 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 users: 0,
+                watched: Watched::default(),
             }),
         }
     }
@@ -133,9 +141,15 @@ impl RtPool {
         let mut drv = Driver::new(&inner.workers, &inner.time, todo);
         let r = step(&mut inner.policy, &mut drv);
         let effects = drv.into_effects();
-        let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
+        let notice = inner
+            .watched
+            .observe(&inner.policy, &inner.workers, &self.watch);
+        let rt = (effects.needs_runtime() || notice.needs_runtime())
+            .then(|| inner.rt.clone())
+            .flatten();
         drop(guard);
         effects.carry_out(self, rt.as_ref());
+        notice.carry_out(self, rt.as_ref());
         r
     }
 
@@ -160,6 +174,7 @@ impl RtPool {
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.users = 0;
+            inner.watched = Watched::default();
         });
     }
 
