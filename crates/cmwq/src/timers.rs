@@ -9,8 +9,8 @@ use crate::sys::thread::ThreadSpec;
 use crate::work::Work;
 use crate::workqueue::{Place, WqInner};
 use cmwq_policy::pool::Time;
+use cmwq_policy::timer::{TimerId, TimerWheel};
 use cmwq_policy::word::{MAX_ENTRY, Word};
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -23,10 +23,9 @@ pub(crate) struct Timers {
     time: TimeSource,
 }
 
-#[derive(Default)]
 struct State {
-    /// By time.
-    due: BTreeSet<(Time, u32)>,
+    /// When what is due; names places in `armed`.
+    wheel: TimerWheel<u32>,
     armed: Vec<Option<Armed>>,
     free: Vec<u32>,
     stop: bool,
@@ -36,7 +35,7 @@ struct Armed {
     item: ItemPtr,
     before: Word,
     wq: Arc<WqInner>,
-    due: Time,
+    timer: TimerId,
     /// Set if the queue drains before the time comes.
     dropped: Arc<AtomicBool>,
 }
@@ -44,7 +43,7 @@ struct Armed {
 impl State {
     fn take(&mut self, id: u32) -> Option<Armed> {
         let armed = self.armed.get_mut(id as usize)?.take()?;
-        self.due.remove(&(armed.due, id));
+        self.wheel.cancel(armed.timer);
         self.free.push(id);
         Some(armed)
     }
@@ -52,8 +51,14 @@ impl State {
 
 impl Timers {
     pub(crate) fn new(time: TimeSource) -> Timers {
+        let state = State {
+            wheel: TimerWheel::new(time.now()),
+            armed: Vec::new(),
+            free: Vec::new(),
+            stop: false,
+        };
         Timers {
-            state: Mutex::new(State::default()),
+            state: Mutex::new(state),
             parker: Arc::new(Parker::new()),
             alive: AtomicBool::new(false),
             time,
@@ -66,12 +71,12 @@ impl Timers {
 
     /// How many items are armed.
     pub(crate) fn len(&self) -> usize {
-        self.lock().due.len()
+        self.lock().wheel.len()
     }
 
     /// When the next item is due.
     pub(crate) fn next_due(&self) -> Option<Time> {
-        self.lock().due.first().map(|d| d.0)
+        self.lock().wheel.next_expiry_ns()
     }
 
     /// Arms an item that is in the caller's hands.
@@ -84,7 +89,7 @@ impl Timers {
         dropped: Arc<AtomicBool>,
     ) {
         let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
-        let due = self.time.now().saturating_add(delay);
+        let now = self.time.now();
         let item = work.item_ref();
         let mut state = self.lock();
         let id = state.free.pop().unwrap_or_else(|| {
@@ -95,13 +100,15 @@ impl Timers {
             id <= MAX_ENTRY,
             "more than 16 million armed timers in one runtime"
         );
-        let first = state.due.first().is_none_or(|d| due < d.0);
-        state.due.insert((due, id));
+        let before_us = state.wheel.next_expiry_ns();
+        let timer = state.wheel.insert(now, now.saturating_add(delay), id);
+        let first =
+            before_us.is_none_or(|t| state.wheel.expiry_ns(timer).is_some_and(|own| own < t));
         state.armed[id as usize] = Some(Armed {
             item,
             before,
             wq: Arc::clone(wq),
-            due,
+            timer,
             dropped,
         });
         work.header().set_word(before.grabbed().armed(id));
@@ -147,24 +154,33 @@ impl Timers {
         }
     }
 
-    /// Queues everything that is due; returns how many items that were.
+    /// Queues everything that is due; returns how many items that were. The lock is given up now and then, so that others can
+    /// arm and disarm meanwhile.
     pub(crate) fn fire_due(&self) -> usize {
-        let now = self.time.now();
         let mut n = 0;
         loop {
+            let now = self.time.now();
+            let mut due = Vec::new();
             let mut state = self.lock();
-            let Some(&(due, id)) = state.due.first() else {
-                return n;
-            };
-            if due > now {
+            let State {
+                wheel, armed, free, ..
+            } = &mut *state;
+            let more = wheel
+                .advance(now, BUDGET, |_, id| {
+                    if let Some(a) = armed[id as usize].take() {
+                        free.push(id);
+                        // SAFETY: as in `fire_now`.
+                        unsafe { a.item.header() }.set_word(a.before.grabbed());
+                        due.push(a);
+                    }
+                })
+                .more;
+            drop(state);
+            n += due.len();
+            due.into_iter().for_each(fire);
+            if !more {
                 return n;
             }
-            let Some(a) = state.take(id) else { return n };
-            // SAFETY: as in `fire_now`.
-            unsafe { a.item.header() }.set_word(a.before.grabbed());
-            drop(state);
-            fire(a);
-            n += 1;
         }
     }
 
@@ -228,7 +244,7 @@ impl Timers {
     /// Whether items are armed and no thread looks after them.
     pub(crate) fn is_helpless(&self) -> bool {
         // Ordering: Acquire, as in `nudge`.
-        !self.alive.load(Ordering::Acquire) && !self.lock().due.is_empty()
+        !self.alive.load(Ordering::Acquire) && !self.lock().wheel.is_empty()
     }
 
     /// Tries again to get the thread that could not be made.
@@ -269,6 +285,9 @@ impl Timers {
     }
 }
 
+/// Timers touched per hold of the lock.
+const BUDGET: usize = 256;
+
 /// When the queue is full as the time comes, it is tried again after this long.
 const FULL_RETRY: Duration = Duration::from_millis(1);
 
@@ -281,7 +300,7 @@ fn timer_main(weak: &Weak<Timers>, parker: &Parker) {
             if state.stop {
                 return;
             }
-            state.due.first().map(|d| d.0)
+            state.wheel.next_expiry_ns()
         };
         let now = timers.time.now();
         drop(timers);

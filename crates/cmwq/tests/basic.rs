@@ -27,6 +27,8 @@ fn spawned_closures_all_run_once() {
         assert_eq!(h.join().unwrap(), i);
     }
     assert_eq!(n.load(Ordering::Relaxed), 20_000);
+    // A joined item may not be counted out yet; a flush waits for that.
+    wq.flush().unwrap();
     let s = wq.stats();
     assert_eq!((s.queued, s.started, s.completed), (20_000, 20_000, 20_000));
     assert_eq!(s.queue_to_start.count(), 20_000);

@@ -74,6 +74,10 @@ pub(crate) fn take_out(item: ItemPtr, h: &Header) -> bool {
         if seen.is_linked() {
             return remove_linked(item, h, seen);
         }
+        if seen.is_submitted() {
+            pool_by_id(seen.pool()).absorb();
+            continue;
+        }
         patience.wait();
     }
 }

@@ -6,6 +6,7 @@ mod grab;
 
 pub(crate) use grab::{Grabbed, grab, grab_idle, take_out, wait_transit};
 
+use crate::pool::Submission;
 use crate::shim::atomic::{AtomicU64, Ordering};
 use cmwq_policy::pool::Token;
 use cmwq_policy::word::Word;
@@ -46,6 +47,8 @@ pub(crate) struct VTable {
 pub(crate) struct Header {
     word: AtomicU64,
     vtable: &'static VTable,
+    /// What the submission lane keeps of an item on its way into a pool.
+    pub(crate) submission: Submission,
 }
 
 impl Header {
@@ -53,6 +56,7 @@ impl Header {
         Header {
             word: AtomicU64::new(word.0),
             vtable,
+            submission: Submission::new(),
         }
     }
 

@@ -44,12 +44,12 @@ impl Directory {
         let Some(place) = &self.place else {
             return Ok(Vec::new());
         };
-        let mut found = Vec::new();
-        for name in place.entries()? {
-            if !name.starts_with(NEW_PREFIX) {
-                found.extend(look(place, &name));
-            }
-        }
+        let names: Vec<String> = place
+            .entries()?
+            .into_iter()
+            .filter(|n| !n.starts_with(NEW_PREFIX))
+            .collect();
+        let mut found = look_at_all(place, &names);
         found.sort_by_key(|f| f.pid);
         Ok(found)
     }
@@ -61,6 +61,15 @@ impl Directory {
     pub fn find(&self, who: &str) -> Result<Client, ClientError> {
         if who.contains('/') {
             return Client::connect(Path::new(who));
+        }
+        // A pid is in the socket's name: no need to ask everybody, some of whom may be stopped.
+        if let (Ok(pid), Some(place)) = (who.parse::<u32>(), &self.place) {
+            let named = |n: &String| SocketName::parse(n).is_some_and(|parsed| parsed.pid == pid);
+            let names: Vec<String> = place.entries()?.into_iter().filter(named).collect();
+            let mut found = look_at_all(place, &names);
+            if found.len() == 1 {
+                return found.remove(0).client;
+            }
         }
         let all = self.list()?;
         let names = |f: &Found| {
@@ -107,6 +116,27 @@ impl Directory {
             }
         }
     }
+}
+
+/// Looks at several at once, so that those that do not answer cost one timeout together.
+fn look_at_all(place: &Place, names: &[String]) -> Vec<Found> {
+    const AT_ONCE: usize = 16;
+    let mut found = Vec::new();
+    for some in names.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let looks: Vec<_> = some
+                .iter()
+                .map(|name| scope.spawn(|| look(place, name)))
+                .collect();
+            // `look` does not panic; were one to, the others' answers are still good.
+            found.extend(
+                looks
+                    .into_iter()
+                    .filter_map(|look| look.join().ok().flatten()),
+            );
+        });
+    }
+    found
 }
 
 /// One entry: `None` if its process is gone (the entry is then removed).

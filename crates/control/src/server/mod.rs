@@ -10,6 +10,8 @@
 
 mod answer;
 mod conn;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod serve;
 
 use std::fmt;

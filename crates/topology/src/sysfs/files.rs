@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// 65536 CPUs, has 190 KiB.
 const MAX_FILE: usize = 256 * 1024;
 
-/// Distinct CPU sets are kept up to this many bytes. A machine of 8192 CPUs needs about 1 MiB.
-const MAX_SET_BYTES: usize = 256 << 20;
+/// Distinct CPU sets are read up to this many bytes, whatever a tree holds. A machine of 8192 CPUs needs about 1 MiB.
+const MAX_SET_BYTES: usize = 64 << 20;
 
 /// `O_NONBLOCK` on every Linux this crate supports (x86-64 and aarch64): a named pipe in the
 /// place of a file must not stop the reader.
@@ -172,6 +172,10 @@ impl Files {
         if let Some(id) = known.get(text) {
             return Found::Good(*id);
         }
+        if self.set_bytes > MAX_SET_BYTES {
+            self.warn(file, "too many different CPU sets in this tree: not read");
+            return Found::Bad;
+        }
         let parsed = match is_mask {
             true => CpuSet::parse_mask(text),
             false => CpuSet::parse_list(text),
@@ -179,9 +183,6 @@ impl Files {
         match parsed {
             Err(e) => self.warn(file, e.to_string()),
             Ok(set) if set.is_empty() => self.warn(file, "names no CPU"),
-            Ok(_) if self.set_bytes > MAX_SET_BYTES => {
-                self.warn(file, "too many different CPU sets in this tree: not kept");
-            }
             Ok(set) => {
                 self.set_bytes += set.memory() + text.len();
                 let id = sets.add(set);

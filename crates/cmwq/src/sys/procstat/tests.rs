@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::sys::cpu::gettid;
+use crate::sys::cpu::{gettid, own_cpu_time};
 
 const TAIL: &str = " 1 2 2 0 -1 4194304 95 0 0 0 11 22 0 0 20 0 1 0 1044 2584576 192 18446744073709551615 1 1 0 0 0 0 0 \
                     4096 0 0 0 0 17 5 0 0 0 0 0 0 0 0 0 0 0 0 0";
@@ -96,20 +96,18 @@ fn sees_a_real_thread_block_run_and_go() {
     let t = std::thread::spawn(move || {
         tell.send(gettid()).unwrap();
         for millis in wait {
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_millis(millis.into()) {
-                std::hint::spin_loop();
-            }
+            // Of CPU time: on a busy machine that takes longer.
+            let start = own_cpu_time().unwrap();
+            while own_cpu_time().unwrap() - start < Duration::from_millis(millis.into()) {}
             tell.send(0).unwrap();
         }
     });
-    let tid = tid.iter();
-    let mut tid = tid;
+    let mut tid = tid.iter();
     let id = tid.next().unwrap();
     let stat = ThreadStat::open(id).unwrap();
     await_state(&stat, ThreadState::Blocked);
     let before = stat.read().unwrap();
-    go.send(150).unwrap();
+    go.send(60).unwrap();
     await_state(&stat, ThreadState::Runnable);
     tid.next().unwrap();
     await_state(&stat, ThreadState::Blocked);
