@@ -61,6 +61,7 @@ const VTABLE: VTable = VTable {
     discard,
     name,
     oneshot: false,
+    fixed_name: None,
 };
 
 unsafe fn name(item: ItemPtr) -> &'static str {

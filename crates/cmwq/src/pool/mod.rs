@@ -14,6 +14,7 @@ mod lane;
 mod spawner;
 pub(crate) mod worker;
 
+pub(crate) use batch::BatchMark;
 pub(crate) use effects::{Driver, Todo, run_todo};
 use lane::Lane;
 pub(crate) use lane::Submission;
@@ -21,6 +22,7 @@ pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
 use crate::completion::Completion;
+use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
@@ -78,6 +80,8 @@ impl PoolKey {
 #[repr(align(128))]
 pub(crate) struct RtPool {
     pub(crate) id: u32,
+    /// What sentinels read.
+    pub(crate) watch: PoolWatch,
     lane: Lane,
     inner: crate::shim::Mutex<Inner>,
 }
@@ -93,12 +97,15 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
+    /// Who looks after the pool.
+    pub(crate) watched: Watched,
 }
 
 impl RtPool {
     fn new(id: u32) -> RtPool {
         RtPool {
             id,
+            watch: PoolWatch::new(),
             lane: Lane::new(),
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
@@ -108,6 +115,7 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 users: 0,
+                watched: Watched::default(),
             }),
         }
     }
@@ -141,9 +149,15 @@ impl RtPool {
         let r = step(&mut inner.policy, &mut drv);
         self.lane.publish(self.id, &mut inner.policy, &mut drv);
         let effects = drv.into_effects();
-        let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
+        let notice = inner
+            .watched
+            .observe(&inner.policy, &inner.workers, &self.watch);
+        let rt = (effects.needs_runtime() || notice.needs_runtime())
+            .then(|| inner.rt.clone())
+            .flatten();
         drop(guard);
         effects.carry_out(self, rt.as_ref());
+        notice.carry_out(self, rt.as_ref());
         r
     }
 
@@ -159,6 +173,7 @@ impl RtPool {
             workers,
             links,
             time,
+            watched,
             ..
         } = &mut *guard;
         let mut drv = Driver::new(workers, time, todo);
@@ -173,9 +188,13 @@ impl RtPool {
         });
         self.lane.publish(self.id, policy, &mut drv);
         let effects = drv.into_effects();
-        let rt = effects.needs_runtime().then(|| guard.rt.clone()).flatten();
+        let notice = watched.observe(policy, workers, &self.watch);
+        let rt = (effects.needs_runtime() || notice.needs_runtime())
+            .then(|| guard.rt.clone())
+            .flatten();
         drop(guard);
         effects.carry_out(self, rt.as_ref());
+        notice.carry_out(self, rt.as_ref());
         pwq
     }
 
@@ -234,6 +253,7 @@ impl RtPool {
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.users = 0;
+            inner.watched = Watched::default();
         });
     }
 

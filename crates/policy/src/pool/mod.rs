@@ -22,7 +22,7 @@ mod worker;
 
 pub use entry::{Entry, Place};
 pub use manage::{
-    BATCH_PATIENCE_NS, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
+    BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
     MAYDAY_INTERVAL_NS,
 };
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
@@ -241,6 +241,17 @@ impl<T: Token, W> Pool<T, W> {
     /// How many items of any state the pool holds.
     pub fn entries(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The worker that the next wake-up goes to, if one is idle.
+    #[inline]
+    pub fn idle_head(&self) -> Option<WorkerId> {
+        (!self.idle.is_empty()).then(|| self.idle.head())
+    }
+
+    /// Whether [`Pool::close`] was called.
+    pub fn is_closing(&self) -> bool {
+        self.closing
     }
 
     /// When the worklist last moved (or stopped being empty).
