@@ -198,7 +198,7 @@ impl RtPool {
         pwq
     }
 
-    /// A worker holds the lock now.
+    /// Under the lock it is decided now whether one more worker has to be started.
     #[inline]
     pub(crate) fn visited(&self, now: Time) {
         self.lane.visited(now);

@@ -188,6 +188,7 @@ impl WqInner {
                 chained,
                 issuer_cpu: here as u32,
             };
+            pool.visited(now);
             match p.enqueue(q, now, drv) {
                 Ok(entry) => {
                     assert!(
