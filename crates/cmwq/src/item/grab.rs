@@ -55,6 +55,8 @@ pub(crate) fn grab(
                 return (Grabbed::Queued, seen);
             }
         } else if seen.is_on_timer() && off_timer(seen.entry()) {
+            // Read again: it may have fired, run somewhere and been armed with the same number since `seen`.
+            let seen = h.word();
             h.set_word(seen.grabbed());
             return (Grabbed::Timer, seen);
         }
@@ -72,7 +74,12 @@ pub(crate) fn take_out(item: ItemPtr, h: &Header) -> bool {
             return false;
         }
         if seen.is_linked() {
-            return remove_linked(item, h, seen);
+            let out = remove_linked(item, h, seen);
+            if out {
+                // It is never queued again: others who want it out must not wait for its coming back.
+                h.set_word(seen.grabbed().released());
+            }
+            return out;
         }
         patience.wait();
     }

@@ -35,6 +35,12 @@ pub(crate) struct VTable {
     /// # Safety
     /// The item is alive.
     pub(crate) name: unsafe fn(ItemPtr) -> &'static str,
+    /// An instance runs in the pool of that number, and the item is being queued in another one: whoever waits for running
+    /// instances has to look there too. Never called for one-shot items.
+    ///
+    /// # Safety
+    /// The item is alive.
+    pub(crate) strayed: unsafe fn(ItemPtr, u32),
     /// It can be queued only once.
     pub(crate) oneshot: bool,
 }
@@ -161,6 +167,15 @@ impl ItemPtr {
     pub(crate) unsafe fn run(self) {
         // SAFETY: passed on to the caller.
         unsafe { (self.header().vtable.run)(self) }
+    }
+
+    /// See [`VTable::strayed`].
+    ///
+    /// # Safety
+    /// See [`VTable::strayed`].
+    pub(crate) unsafe fn strayed(self, pool: u32) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.header().vtable.strayed)(self, pool) }
     }
 
     /// See [`VTable::discard`].

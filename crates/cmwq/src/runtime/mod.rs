@@ -23,7 +23,7 @@ pub use system::System;
 
 use crate::completion::Completion;
 use crate::current;
-use crate::error::{BuildError, WaitError};
+use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
 use crate::sys::clock::Clock;
 use crate::sys::fork::ForkStamp;
@@ -301,7 +301,7 @@ impl RtInner {
             &self.hooks.stop
         };
         if let Some(h) = hook
-            && std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| h())).is_err()
+            && quietly(|| h())
         {
             self.warn(format!(
                 "the thread {} hook panicked",
@@ -322,19 +322,9 @@ pub(crate) fn report_panic(item: &'static str, payload: Box<dyn Any + Send>) {
             item,
             message: &message,
         };
-        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&info)));
-        drop_payload(called.err());
+        quietly(|| hook(&info));
     }
-    drop_payload(Some(payload));
-}
-
-/// Drops a panic's payload; one whose drop panics too is leaked.
-fn drop_payload(payload: Option<Box<dyn Any + Send>>) {
-    if let Err(again) =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || drop(payload)))
-    {
-        std::mem::forget(again);
-    }
+    drop_payload(payload);
 }
 
 impl Drop for RtInner {

@@ -192,21 +192,11 @@ impl WqInner {
             drop(state);
         }
         self.rt.timers.cancel_queue(self);
-        self.wake_all_waiting_for_room();
+        self.room.tell_all();
         Self::retire(links);
         if let Some(r) = self.rescuer.get() {
             r.stop();
         }
-    }
-
-    fn wake_all_waiting_for_room(&self) {
-        let wakers = std::mem::take(
-            &mut *self
-                .room
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
-        wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// Drains, closes, and waits until the last pwq is released; see [`super::Workqueue::destroy`].
