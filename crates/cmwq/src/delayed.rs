@@ -80,6 +80,9 @@ impl DelayedWork {
         if delay.is_zero() {
             return self.work.queue_on(wq, Place::Here);
         }
+        if wq.rt.fork.is_stale() {
+            return Err(wq.refuse(QueueError::Forked));
+        }
         match grab_idle(self.work.header()) {
             Ok(before) => {
                 self.arm_idle(wq, before, delay)?;

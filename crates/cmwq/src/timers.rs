@@ -4,6 +4,7 @@ use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::sys::clock::monotonic;
+use crate::sys::fork::ForkStamp;
 use crate::sys::parker::Parker;
 use crate::sys::thread::ThreadSpec;
 use crate::work::Work;
@@ -21,6 +22,7 @@ pub(crate) struct Timers {
     parker: Arc<Parker>,
     alive: AtomicBool,
     time: TimeSource,
+    fork: ForkStamp,
 }
 
 struct State {
@@ -50,7 +52,7 @@ impl State {
 }
 
 impl Timers {
-    pub(crate) fn new(time: TimeSource) -> Timers {
+    pub(crate) fn new(time: TimeSource, fork: ForkStamp) -> Timers {
         let state = State {
             wheel: TimerWheel::new(time.now()),
             armed: Vec::new(),
@@ -62,7 +64,13 @@ impl Timers {
             parker: Arc::new(Parker::new()),
             alive: AtomicBool::new(false),
             time,
+            fork,
         }
+    }
+
+    /// Whether they were left behind by a fork.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.fork.is_stale()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

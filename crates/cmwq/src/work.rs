@@ -3,7 +3,9 @@
 use crate::completion::Completion;
 use crate::current;
 use crate::error::{QueueError, WaitError};
-use crate::item::{Dropped, Grabbed, Header, ItemPtr, VTable, grab, grab_idle, wait_transit};
+use crate::item::{
+    Dropped, Grabbed, Header, ItemPtr, OffTimer, VTable, grab, grab_idle, is_orphan, wait_transit,
+};
 use crate::pool::{link_arc, pool_by_id};
 use crate::runtime::RtInner;
 use crate::shim::Mutex;
@@ -20,6 +22,8 @@ pub(crate) type Func = dyn Fn(&Work) + Send + Sync;
 
 /// A work item that can be queued again and again. It is pending at most once, and never runs concurrently with itself as
 /// long as it is queued on one workqueue at a time.
+///
+/// In a forked child, an item that was pending or running in the parent is idle.
 ///
 /// A `Work` is a handle: clones are the same item. A queued item is kept alive by its queue; an idle one is dropped with its
 /// last handle. The function gets the item itself, so that it can requeue itself.
@@ -210,6 +214,9 @@ impl Work {
     }
 
     pub(crate) fn queue_on(&self, wq: &Arc<WqInner>, place: Place) -> Result<Queued, QueueError> {
+        if wq.rt.fork.is_stale() {
+            return Err(wq.refuse(QueueError::Forked));
+        }
         match grab_idle(self.header()) {
             Ok(before) => self.queue_grabbed(wq, before, place).map(|()| Queued::New),
             Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
@@ -243,7 +250,11 @@ impl Work {
     pub(crate) fn grab(&self) -> (Grabbed, Word) {
         let (was, before) = grab(self.item(), self.header(), |id| {
             // Asked for anew each time: it may be armed for another runtime by now.
-            self.home().is_some_and(|t| t.disarm(id, self.item()))
+            match self.home() {
+                Some(t) if t.is_stale() => OffTimer::Orphan,
+                Some(t) if t.disarm(id, self.item()) => OffTimer::Taken,
+                _ => OffTimer::NotThere,
+            }
         });
         if was != Grabbed::Idle {
             // SAFETY: the reference of the queue or timer passed to us.
@@ -352,13 +363,18 @@ impl Work {
         loop {
             let seen = wait_transit(self.header());
             if seen.is_on_timer() {
-                if let Some(home) = self.home() {
-                    home.fire_now(seen.entry(), self.item());
+                match self.home() {
+                    Some(home) if home.is_stale() => return Ok(false),
+                    Some(home) => home.fire_now(seen.entry(), self.item()),
+                    None => {}
                 }
                 continue;
             }
             if !seen.is_pending() {
                 return self.wait_running();
+            }
+            if is_orphan(seen) {
+                return Ok(false);
             }
             let pool = pool_by_id(seen.pool());
             let done = Completion::new();
@@ -379,9 +395,11 @@ impl Work {
                     });
                 }
                 p.attach_barrier(seen.entry(), Arc::clone(&done));
-                Ok(Some(Arc::clone(&link.wq.rt)))
+                Ok(Some(link))
             })?;
-            if let Some(rt) = attached {
+            if let Some(link) = attached {
+                let _lent = current::lend_to(&link.wq);
+                let rt = &link.wq.rt;
                 rt.wait(&done, || format!("work item {}", self.name()))?;
                 return Ok(true);
             }
@@ -409,11 +427,12 @@ impl Work {
 
     fn runs_in(&self, pool: u32) -> bool {
         pool != NO_POOL
+            && !pool_by_id(pool).is_stale()
             && pool_by_id(pool).inspect(|inner| inner.policy.running(self.item()).is_some())
     }
 
     fn wait_running_in(&self, pool: u32) -> Result<bool, WaitError> {
-        if pool == NO_POOL {
+        if pool == NO_POOL || pool_by_id(pool).is_stale() {
             return Ok(false);
         }
         let item = self.item();

@@ -4,7 +4,7 @@
 
 mod grab;
 
-pub(crate) use grab::{Grabbed, grab, grab_idle, take_out, wait_transit};
+pub(crate) use grab::{Grabbed, OffTimer, grab, grab_idle, is_orphan, take_out, wait_transit};
 
 use crate::shim::atomic::{AtomicU64, Ordering};
 use cmwq_policy::pool::Token;

@@ -249,6 +249,9 @@ impl RtInner {
         if done.is_done() {
             return Ok(true);
         }
+        if self.fork.is_stale() {
+            return Err(WaitError::Forked);
+        }
         if self.manual.is_some() {
             return self
                 .run_until(|| done.is_done())
@@ -329,6 +332,9 @@ pub(crate) fn report_panic(item: &'static str, payload: Box<dyn Any + Send>) {
 
 impl Drop for RtInner {
     fn drop(&mut self) {
+        if self.fork.is_stale() {
+            return; // its threads do not exist here, and they may have held any lock
+        }
         self.spawner.stop();
         self.timers.stop();
     }

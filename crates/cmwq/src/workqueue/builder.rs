@@ -280,7 +280,12 @@ impl WorkqueueBuilder {
             let rescuer = crate::rescuer::Rescuer::start(&wq).map_err(BuildError::Thread)?;
             let _ = wq.rescuer.set(rescuer);
         }
-        wq.rt.remember_wq(&wq)?;
+        if let Err(e) = wq.rt.remember_wq(&wq) {
+            if let Some(r) = wq.rescuer.get() {
+                r.stop();
+            }
+            return Err(e);
+        }
         Ok(wq)
     }
 

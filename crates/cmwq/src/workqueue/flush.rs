@@ -176,6 +176,9 @@ impl WqInner {
 
     /// Refuses new items from now on; what is queued still runs, and then everything is released.
     pub(crate) fn close(self: &Arc<Self>) {
+        if self.rt.fork.is_stale() {
+            return; // inherited by a fork: left as it is, since any lock may be held for ever
+        }
         let mut state = self.lock();
         // Ordering: Release pairs with the Acquire of `is_closed`.
         if self.closed.swap(true, Ordering::Release) {

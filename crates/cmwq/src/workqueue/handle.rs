@@ -386,7 +386,7 @@ impl Workqueue {
         self.inner().is_congested()
     }
 
-    /// The queue's numbers. Takes each of its pools' locks for a moment, one at a time.
+    /// The queue's numbers. Takes each of its pools' locks for a moment, one at a time. All zero in a forked child.
     pub fn stats(&self) -> Stats {
         self.inner().stats()
     }
@@ -430,6 +430,9 @@ impl WqInner {
     }
 
     fn is_congested(&self) -> bool {
+        if self.rt.fork.is_stale() {
+            return false;
+        }
         let table = self.table.load();
         let here = crate::sys::cpu::current_cpu().unwrap_or(0) as usize;
         table
