@@ -26,7 +26,11 @@ enum Verdict {
 /// item of the same queue may start it, on that item's permit.
 pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
     let worker = current::worker();
-    let seen = h.word();
+    let mut seen = h.word();
+    if seen.is_submitted() {
+        pool_by_id(seen.pool()).absorb();
+        seen = h.word();
+    }
     if !seen.is_linked() {
         return Ok(false);
     }

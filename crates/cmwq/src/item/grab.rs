@@ -30,7 +30,7 @@ pub(crate) enum OffTimer {
 
 /// The item was queued by the process that this one was forked from: it will not run here, and nobody will miss it.
 pub(crate) fn is_orphan(seen: Word) -> bool {
-    seen.is_linked() && pool_by_id(seen.pool()).is_stale()
+    (seen.is_linked() || seen.is_submitted()) && pool_by_id(seen.pool()).is_stale()
 }
 
 /// Takes PENDING if the item is idle and enabled: the word that was found is returned, and on `Ok` the caller owns the
@@ -109,6 +109,10 @@ pub(crate) fn take_out(item: ItemPtr, h: &Header) -> bool {
                 h.set_word(seen.grabbed().released());
             }
             return out;
+        }
+        if seen.is_submitted() {
+            pool_by_id(seen.pool()).absorb();
+            continue;
         }
         patience.wait();
     }

@@ -6,6 +6,7 @@ mod grab;
 
 pub(crate) use grab::{Grabbed, OffTimer, grab, grab_idle, is_orphan, take_out, wait_transit};
 
+use crate::pool::Submission;
 use crate::shim::atomic::{AtomicU64, Ordering};
 use cmwq_policy::pool::Token;
 use cmwq_policy::word::Word;
@@ -50,6 +51,8 @@ pub(crate) struct VTable {
 pub(crate) struct Header {
     word: AtomicU64,
     vtable: &'static VTable,
+    /// What the submission lane keeps of an item on its way into a pool.
+    pub(crate) submission: Submission,
 }
 
 impl Header {
@@ -57,6 +60,7 @@ impl Header {
         Header {
             word: AtomicU64::new(word.0),
             vtable,
+            submission: Submission::new(),
         }
     }
 

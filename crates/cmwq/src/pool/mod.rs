@@ -4,15 +4,19 @@
 //! |---|---|
 //! | `effects.rs` | carries out what the policy asks for, after the lock was dropped |
 //! | `batch.rs` | the word through which a worker claims the items of its batch |
+//! | `lane.rs` | how items get in without the lock while every worker is busy |
 //! | `worker.rs` | the worker thread |
 //! | `spawner.rs` | the thread that makes worker threads |
 
 mod batch;
 mod effects;
+mod lane;
 mod spawner;
 pub(crate) mod worker;
 
 pub(crate) use effects::{Driver, Todo, run_todo};
+use lane::Lane;
+pub(crate) use lane::Submission;
 pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
@@ -20,7 +24,7 @@ use crate::completion::Completion;
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, PwqTag};
+use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -77,6 +81,7 @@ pub(crate) struct RtPool {
     pub(crate) id: u32,
     /// The fork stamp of the runtime that uses it; 0 before its first use.
     made_in: AtomicU32,
+    lane: Lane,
     inner: crate::shim::Mutex<Inner>,
 }
 
@@ -98,6 +103,7 @@ impl RtPool {
         RtPool {
             id,
             made_in: AtomicU32::new(0),
+            lane: Lane::new(),
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
                 workers: Vec::new(),
@@ -135,12 +141,74 @@ impl RtPool {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut drv = Driver::new(&inner.workers, &inner.time, todo);
+        self.lane.absorb(self.id, &mut inner.policy, &mut drv);
         let r = step(&mut inner.policy, &mut drv);
+        self.lane.publish(self.id, &mut inner.policy, &mut drv);
         let effects = drv.into_effects();
         let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
         drop(guard);
         effects.carry_out(self, rt.as_ref());
         r
+    }
+
+    /// Unlinks a retiring pwq that no table names any more, if it is empty with the submission lane absorbed.
+    pub(crate) fn unlink_if_empty(
+        &'static self,
+        link: &PwqLink,
+        todo: &mut Vec<Todo>,
+    ) -> Option<Pwq> {
+        let mut guard = self.inner.lock();
+        let Inner {
+            policy,
+            workers,
+            links,
+            time,
+            ..
+        } = &mut *guard;
+        let mut drv = Driver::new(workers, time, todo);
+        self.lane.absorb(self.id, policy, &mut drv);
+        let id = link
+            .id()
+            .filter(|&id| policy.pwq(id).is_empty() && !policy.pwq(id).is_asking());
+        let pwq = id.map(|id| {
+            link.unlinked();
+            links[id as usize] = None;
+            policy.unlink_pwq(id)
+        });
+        self.lane.publish(self.id, policy, &mut drv);
+        let effects = drv.into_effects();
+        let rt = effects.needs_runtime().then(|| guard.rt.clone()).flatten();
+        drop(guard);
+        effects.carry_out(self, rt.as_ref());
+        pwq
+    }
+
+    /// Takes the lock once, so that what lies in the submission lane is linked.
+    pub(crate) fn absorb(&'static self) {
+        self.with(|_, _| ());
+    }
+
+    /// Hands an item in without the lock; see `lane.rs`. False if the lane is closed: then nothing was done.
+    ///
+    /// # Safety
+    /// The caller owns the item, which is a one-shot one, and `link` is a pwq of this pool that stays linked during the call.
+    #[inline]
+    pub(crate) unsafe fn submit(
+        &'static self,
+        item: ItemPtr,
+        link: &PwqLink,
+        issuer_cpu: u32,
+        time: &TimeSource,
+    ) -> bool {
+        // SAFETY: passed on to the caller.
+        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, time) } {
+            lane::Submitted::Closed => false,
+            lane::Submitted::Done => true,
+            lane::Submitted::LookAfterIt => {
+                self.absorb();
+                true
+            }
+        }
     }
 
     /// Looks at or changes what the lock guards, without asking the policy anything that has effects.

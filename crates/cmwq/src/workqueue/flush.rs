@@ -103,6 +103,7 @@ impl WqInner {
             link.pool.inspect(|inner| {
                 if let Some(id) = link.id() {
                     inner.policy.set_draining(id, draining);
+                    link.set_draining(draining);
                 }
             });
         }
@@ -128,7 +129,7 @@ impl WqInner {
         let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
         links.iter().all(|l| {
             l.pool
-                .inspect(|inner| l.id().is_none_or(|id| inner.policy.pwq(id).is_empty()))
+                .with(|p, _| l.id().is_none_or(|id| p.pwq(id).is_empty()))
         })
     }
 
@@ -184,7 +185,8 @@ impl WqInner {
         if self.closed.swap(true, Ordering::Release) {
             return;
         }
-        self.table.store(Arc::new(Table::closed()));
+        // Dropped at the end, without the lock: the last pwqs are released with it.
+        let _old = self.table.swap(Arc::new(Table::closed()));
         let links = state.links.clone();
         if links.is_empty() {
             let gone = std::mem::take(&mut state.gone);
@@ -244,7 +246,7 @@ impl WqInner {
         let links = self.lock().links.clone();
         links.iter().any(|l| {
             l.pool
-                .inspect(|inner| l.id().is_some_and(|id| inner.policy.pwq(id).active() > 0))
+                .with(|p, _| l.id().is_some_and(|id| p.pwq(id).active() > 0))
         })
     }
 }

@@ -135,12 +135,21 @@ impl WqInner {
                 Some(Attempt::Retry) | None => {}
             }
         }
+        // SAFETY: the caller owns the item.
+        let oneshot = unsafe { item.header() }.is_oneshot();
         loop {
             let table = self.table.load();
             let Some(i) = table.index(target) else {
                 return Err(self.closed());
             };
             let attempt = match table.links[i].get() {
+                // SAFETY: we own the item, and the table, which we hold, keeps the pwq linked.
+                Some(link)
+                    if oneshot
+                        && unsafe { link.pool.submit(item, link, here as u32, &self.rt.time) } =>
+                {
+                    Attempt::Queued
+                }
                 Some(link) => self.enqueue(link, item, here, true),
                 None => {
                     let table = Arc::clone(&table);

@@ -286,6 +286,12 @@ impl<T: Token, W> Pool<T, W> {
         !self.worklist.is_empty() && self.counts.running + self.counts.waking < self.limit_now()
     }
 
+    /// Whether items wait although as many workers run as may: nobody has to be started for one item more.
+    #[inline]
+    pub fn is_saturated(&self) -> bool {
+        !self.worklist.is_empty() && self.counts.running + self.counts.waking >= self.limit_now()
+    }
+
     /// Wakes the most recently idle worker, or asks for a new one, if one more is needed. One is on its way at a time: it
     /// wakes the next when it takes its first items. Returns whether something was done.
     #[inline]
