@@ -10,10 +10,12 @@
 //! | worker pool | the pool's lock | [`pool`] |
 //! | active-limit slot | the slot's lock | [`slot`] |
 //! | flush state | the queue's lock | [`flush`] |
+//! | who helps whom | nothing (pure functions) | [`help`] |
 //!
 //! No promises to others than cmwq's own crates; versions move together.
 
 pub mod flush;
+pub mod help;
 pub mod hist;
 pub mod limits;
 pub mod list;

@@ -39,6 +39,8 @@ pub enum WorkerState {
     Intensive,
     /// Attached from elsewhere: does not count.
     Attached,
+    /// Helps in another pool instead of being idle: does not count, and is not woken.
+    Away,
     /// Told to leave.
     Dying,
 }
@@ -90,6 +92,8 @@ pub struct WorkerCounts {
     pub intensive: u32,
     /// Attached from elsewhere.
     pub attached: u32,
+    /// Helping in another pool.
+    pub away: u32,
     /// On their way out.
     pub dying: u32,
     /// Asked for, not there yet.
@@ -105,6 +109,7 @@ impl WorkerCounts {
             WorkerState::Blocked => &mut self.blocked,
             WorkerState::Intensive => &mut self.intensive,
             WorkerState::Attached => &mut self.attached,
+            WorkerState::Away => &mut self.away,
             WorkerState::Dying => &mut self.dying,
         }
     }
@@ -115,7 +120,7 @@ impl WorkerCounts {
 
     /// The pool's own workers, whatever they do.
     pub fn own(&self) -> u32 {
-        self.idle + self.waking + self.running + self.blocked + self.intensive
+        self.idle + self.waking + self.running + self.blocked + self.intensive + self.away
     }
 
     /// Own workers that are not idle.
@@ -266,6 +271,17 @@ impl<T: Token, W> Pool<T, W> {
         self.set_state(w, WorkerState::Idle);
         self.workers[w].idle_since = now;
         self.workers.push_front(&mut self.idle, w);
+    }
+
+    /// An idle worker goes to help in another pool. It is not woken meanwhile; back home it calls [`Pool::next`]. No effect,
+    /// and false, if it is not idle any more (it was woken or dismissed: it calls [`Pool::next`] now).
+    pub fn go_away(&mut self, w: WorkerId) -> bool {
+        if self.workers.get(w).is_none_or(|x| x.state != WorkerState::Idle) {
+            return false;
+        }
+        self.workers.unlink(&mut self.idle, w);
+        self.set_state(w, WorkerState::Away);
+        true
     }
 
     /// Whether a running worker takes more items (kernel: keep_working).
