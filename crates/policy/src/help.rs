@@ -110,7 +110,15 @@ mod tests {
         let pods: Vec<(u32, bool)> = two_nodes().iter().map(|n| (n.pod, n.far)).collect();
         assert_eq!(
             pods,
-            [(2, false), (3, false), (0, false), (4, true), (5, true), (6, true), (7, true)]
+            [
+                (2, false),
+                (3, false),
+                (0, false),
+                (4, true),
+                (5, true),
+                (6, true),
+                (7, true)
+            ]
         );
     }
 
@@ -127,7 +135,12 @@ mod tests {
     #[test]
     fn near_work_is_helped_when_its_pool_is_saturated_far_work_only_when_it_waits_long() {
         let n = two_nodes();
-        let w = |oldest_ns, saturated| Some(Waiting { oldest_ns, saturated });
+        let w = |oldest_ns, saturated| {
+            Some(Waiting {
+                oldest_ns,
+                saturated,
+            })
+        };
         let only = |pod, x| move |p| if p == pod { x } else { None };
         assert_eq!(whom_to_help(&n, 100, only(3, w(0, true))), Some(3));
         assert_eq!(whom_to_help(&n, 100, only(3, w(99, false))), None);

@@ -13,7 +13,15 @@ fn main() {
         let s = Scenario::named(name, 24).unwrap();
         let mut base = 0.0;
         for set in [
-            "system", "cache", "cache-strict", "cpu-strict", "system-local", "cache-local", "cache-sn", "cache-sn-local", "default",
+            "system",
+            "cache",
+            "cache-strict",
+            "cpu-strict",
+            "system-local",
+            "cache-local",
+            "cache-sn",
+            "cache-sn-local",
+            "default",
         ] {
             let t = std::time::Instant::now();
             let mut bw = 0.0;

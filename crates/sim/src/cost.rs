@@ -109,6 +109,9 @@ impl Costs {
     /// The items' bookkeeping and the part of `bytes` of payload that is not hidden.
     #[inline]
     pub fn touch(&self, near: crate::machine::Near, bytes: u32) -> u64 {
-        self.lines(near, self.item_lines + f64::from(bytes) / 64.0 * self.exposed)
+        self.lines(
+            near,
+            self.item_lines + f64::from(bytes) / 64.0 * self.exposed,
+        )
     }
 }

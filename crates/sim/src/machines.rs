@@ -78,9 +78,7 @@ fn from_archive(path: &Path, name: String) -> Result<Machine, String> {
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
     let dir = tempfile::tempdir().map_err(fail)?;
     let file = std::fs::File::open(path).map_err(fail)?;
-    let packed = path
-        .extension()
-        .is_some_and(|e| e == "gz" || e == "tgz");
+    let packed = path.extension().is_some_and(|e| e == "gz" || e == "tgz");
     if packed {
         tar::Archive::new(flate2::read::GzDecoder::new(file))
             .unpack(dir.path())
@@ -125,7 +123,10 @@ mod tests {
     #[test]
     fn what_is_no_machine_says_why() {
         let e = find("no such thing").unwrap_err();
-        assert!(e.contains("ryzen-3900x") && e.contains("no such thing"), "{e}");
+        assert!(
+            e.contains("ryzen-3900x") && e.contains("no such thing"),
+            "{e}"
+        );
         let e = find("/").map(|m| m.name).unwrap_or_else(|e| e);
         assert!(!e.is_empty());
     }
@@ -141,6 +142,13 @@ mod tests {
         b.finish().unwrap();
         let m = find(tar.to_str().unwrap()).unwrap();
         assert_eq!(m.topology.online().len(), 16);
-        assert_eq!(find(dir.path().join("m").to_str().unwrap()).unwrap().topology.online().len(), 16);
+        assert_eq!(
+            find(dir.path().join("m").to_str().unwrap())
+                .unwrap()
+                .topology
+                .online()
+                .len(),
+            16
+        );
     }
 }

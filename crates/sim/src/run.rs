@@ -99,7 +99,9 @@ impl Counts {
             started: sim.stats.started,
             in_llc: sim.stats.in_llc,
             wait: sim.stats.wait_ns,
-            busy: (0..sim.os.cpus.len() as u32).map(|c| sim.os.busy_ns(c)).sum(),
+            busy: (0..sim.os.cpus.len() as u32)
+                .map(|c| sim.os.busy_ns(c))
+                .sum(),
             migrations: sim.os.threads.iter().map(|t| t.migrations).sum(),
             helps: sim.wq.pools.iter().map(|p| p.helps).sum(),
         }

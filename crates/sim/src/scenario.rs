@@ -179,7 +179,10 @@ impl Scenario {
                 .map_or(String::new(), |n| format!("line {}: ", n + 1))
         };
         let bad = |field: &str, want: &str| {
-            Err(ScenarioError(format!("{}{field} must be {want}", at(field))))
+            Err(ScenarioError(format!(
+                "{}{field} must be {want}",
+                at(field)
+            )))
         };
         if s.jobs == 0 || s.jobs > 100_000 {
             return bad("jobs", "1 to 100000");
@@ -225,9 +228,13 @@ mod tests {
 
     #[test]
     fn errors_name_line_and_field() {
-        let e = Scenario::parse("jobs = 4\ndepth = 0\n").unwrap_err().to_string();
+        let e = Scenario::parse("jobs = 4\ndepth = 0\n")
+            .unwrap_err()
+            .to_string();
         assert!(e.contains("line 2") && e.contains("depth"), "{e}");
-        let e = Scenario::parse("jobs = 4\nway = \"boat\"\n").unwrap_err().to_string();
+        let e = Scenario::parse("jobs = 4\nway = \"boat\"\n")
+            .unwrap_err()
+            .to_string();
         assert!(e.contains("line 2") && e.contains("way"), "{e}");
         let e = Scenario::parse("jobz = 4\n").unwrap_err().to_string();
         assert!(e.contains("jobz"), "{e}");

@@ -19,6 +19,14 @@ pub(crate) struct Stats {
     pub(crate) in_llc: u64,
     pub(crate) wait_ns: u64,
     pub(crate) events: u64,
+    pub(crate) cancelled: u64,
+}
+
+impl Stats {
+    /// Everything accepted has ended or was taken out.
+    pub(crate) fn accepted_over(&self) -> bool {
+        self.queued == self.ended + self.cancelled
+    }
 }
 
 /// How steps are disturbed in a fault run.
@@ -130,7 +138,8 @@ impl Sim {
         let Some((at, ev)) = self.os.ev.pop() else {
             return;
         };
-        self.os.now = at;
+        // After a jump of the clock what was due is late.
+        self.os.now = self.os.now.max(at);
         self.stats.events += 1;
         match ev {
             Ev::BurstEnd(t, b) => {
@@ -186,6 +195,7 @@ impl Sim {
     fn pool_tick(&mut self) {
         let now = self.os.now;
         for p in 0..self.wq.pools.len() as u32 {
+            self.find_hogs(p);
             if self.wq.pools[p as usize].pool.wants_tick() {
                 self.at = self.wq.pools[p as usize].cpus[0];
                 let cpu = self.at;
@@ -195,6 +205,32 @@ impl Sim {
             }
         }
         self.os.ev.push(now + 1_000_000, Ev::PoolTick);
+    }
+
+    /// Workers whose item has been on a CPU for longer than the threshold are marked.
+    fn find_hogs(&mut self, p: u32) {
+        let st = &self.wq.pools[p as usize];
+        let limit = st.pool.config().hog_ns;
+        if limit == 0 || st.pool.entries() == 0 {
+            return;
+        }
+        let hogs: Vec<u32> = st
+            .batches
+            .iter()
+            .enumerate()
+            .filter(|(w, b)| {
+                b.running
+                    && st.threads[*w] != Tid::MAX
+                    && self.os.threads[st.threads[*w] as usize].state == Tstate::Running
+                    && self.os.now - b.starts.last().copied().unwrap_or(self.os.now) >= limit
+            })
+            .map(|(w, _)| w as u32)
+            .collect();
+        let (now, cpu) = (self.os.now, self.at);
+        for w in hogs {
+            self.wq.with(p, cpu, |pool, d| pool.mark_hog(w, now, d));
+        }
+        self.run_todo();
     }
 
     fn advance(&mut self, t: Tid) {

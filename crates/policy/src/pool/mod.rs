@@ -280,12 +280,10 @@ impl<T: Token, W> Pool<T, W> {
         self.entries.get(id)
     }
 
-    /// When the first waiting item was queued.
+    /// Since when the first waiting item could have been started.
     #[inline]
     pub fn oldest_waiting(&self) -> Option<Time> {
-        self.entries
-            .get(self.worklist.head())
-            .map(|e| e.queued_at)
+        self.entries.get(self.worklist.head()).map(|e| e.active_at)
     }
 
     /// Whether as many workers run as may: none of the pool's own will start what waits before another is done.

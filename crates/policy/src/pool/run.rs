@@ -5,8 +5,8 @@
 //! goes back to the head of the worklist in order. A reusable item is always taken alone, so its running entry is exact.
 
 use super::{
-    BATCH, BUSY_BUCKETS, Driver, EntryId, Place, Pool, PoolKind, PwqId, PwqTag, Time, Token, WorkerId,
-    WorkerKind, WorkerState,
+    BATCH, BUSY_BUCKETS, Driver, EntryId, Place, Pool, PoolKind, PwqId, PwqTag, Time, Token,
+    WorkerId, WorkerKind, WorkerState,
 };
 use crate::list::NIL;
 
@@ -237,7 +237,11 @@ impl<T: Token, W> Pool<T, W> {
             worker.busy_next = self.busy[bucket];
             self.busy[bucket] = w;
         }
-        out.push(Taken { entry: id, item, tag });
+        out.push(Taken {
+            entry: id,
+            item,
+            tag,
+        });
     }
 
     /// What happens when a batch is started: counting, chain wake-up, the reserve.

@@ -276,7 +276,11 @@ impl<T: Token, W> Pool<T, W> {
     /// An idle worker goes to help in another pool. It is not woken meanwhile; back home it calls [`Pool::next`]. No effect,
     /// and false, if it is not idle any more (it was woken or dismissed: it calls [`Pool::next`] now).
     pub fn go_away(&mut self, w: WorkerId) -> bool {
-        if self.workers.get(w).is_none_or(|x| x.state != WorkerState::Idle) {
+        if self
+            .workers
+            .get(w)
+            .is_none_or(|x| x.state != WorkerState::Idle)
+        {
             return false;
         }
         self.workers.unlink(&mut self.idle, w);

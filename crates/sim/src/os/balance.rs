@@ -46,8 +46,7 @@ impl Os {
             }
             let found = q.iter().position(|&t| {
                 self.allowed(t, cpu)
-                    && (!hot_stays
-                        || self.now - self.threads[t as usize].ran_at >= self.rules.hot)
+                    && (!hot_stays || self.now - self.threads[t as usize].ran_at >= self.rules.hot)
             });
             if let Some(i) = found {
                 best = Some((q.len(), c, i));
@@ -104,7 +103,10 @@ impl Os {
         let len = |os: &Os, c: u32| {
             os.cpus[c as usize].queue.len() + usize::from(os.cpus[c as usize].curr.is_some())
         };
-        let online = group.iter().copied().filter(|&c| self.cpus[c as usize].online);
+        let online = group
+            .iter()
+            .copied()
+            .filter(|&c| self.cpus[c as usize].online);
         let Some(max) = online.clone().max_by_key(|&c| len(self, c)) else {
             return;
         };

@@ -114,6 +114,8 @@ pub(crate) struct Thread {
     ran_at: u64,
     started_at: u64,
     pub(crate) sleep_gen: u32,
+    /// It was told to wake while it was not parked: its next parking returns at once.
+    pub(crate) token: bool,
     pub(crate) migrations: u64,
     pub(crate) cpu_ns: u64,
 }
@@ -217,6 +219,7 @@ impl Os {
             ran_at: 0,
             started_at: 0,
             sleep_gen: 0,
+            token: false,
             migrations: 0,
             cpu_ns: 0,
         });
@@ -288,9 +291,13 @@ impl Os {
         }
     }
 
-    /// The running thread has this much more to do.
+    /// The running thread has this much more to do. (Whom it woke may have preempted it meanwhile.)
     pub(crate) fn burst(&mut self, t: Tid, ns: u64) {
-        debug_assert_eq!(self.threads[t as usize].state, Tstate::Running);
+        if self.threads[t as usize].state == Tstate::Queued {
+            self.threads[t as usize].left += ns as f64;
+            return;
+        }
+        assert_eq!(self.threads[t as usize].state, Tstate::Running);
         self.progress(t);
         self.threads[t as usize].left += ns as f64;
         self.schedule_end(t);
@@ -318,9 +325,18 @@ impl Os {
     }
 
     fn leave_cpu(&mut self, t: Tid, state: Tstate) {
-        self.progress(t);
         let cpu = self.threads[t as usize].cpu;
-        debug_assert_eq!(self.cpus[cpu as usize].curr, Some(t));
+        if self.threads[t as usize].state == Tstate::Queued {
+            // Whom it woke has preempted it.
+            let i = self.cpus[cpu as usize].queue.iter().position(|&x| x == t);
+            self.unqueue(cpu, i.expect("a queued thread is in its CPU's queue"));
+            let th = &mut self.threads[t as usize];
+            th.state = state;
+            th.sleep_gen = th.sleep_gen.wrapping_add(1);
+            return;
+        }
+        self.progress(t);
+        assert_eq!(self.cpus[cpu as usize].curr, Some(t));
         self.update_min(cpu);
         let min = self.cpus[cpu as usize].min_vr;
         let th = &mut self.threads[t as usize];
@@ -572,7 +588,34 @@ impl Os {
         }
     }
 
-    /// CPU time used by all CPUs so far.
+    /// Who runs and waits where, for messages.
+    pub(crate) fn picture(&self) -> String {
+        let mut s = String::new();
+        for (i, c) in self.cpus.iter().enumerate() {
+            s += &format!("\n  CPU {i} online {} {:?} {:?}", c.online, c.curr, c.queue);
+        }
+        for (i, t) in self.threads.iter().enumerate() {
+            s += &format!(
+                "\n  thread {i} {:?} on {} of {}",
+                t.state,
+                t.cpu,
+                t.mask.list()
+            );
+        }
+        s
+    }
+
+    /// For how long a CPU has been idle without a break; 0 if it is not.
+    pub(crate) fn idle_for(&self, cpu: u32) -> u64 {
+        let c = &self.cpus[cpu as usize];
+        if c.is_idle() {
+            self.now.saturating_sub(c.idle_since)
+        } else {
+            0
+        }
+    }
+
+    /// CPU time used by a CPU so far.
     pub(crate) fn busy_ns(&self, cpu: u32) -> u64 {
         let c = &self.cpus[cpu as usize];
         let open = if c.curr.is_some() && c.busy_since != u64::MAX {

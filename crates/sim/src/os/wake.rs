@@ -34,7 +34,9 @@ impl Os {
     /// `select_task_rq_fair` for a wake-up, as far as it matters here.
     fn select(&self, t: Tid, prev: u32, waker: Option<u32>) -> u32 {
         let mut target = prev;
-        if let Some(w) = waker.filter(|&w| self.rules.wake_affine && w != prev && self.allowed(t, w)) {
+        if let Some(w) =
+            waker.filter(|&w| self.rules.wake_affine && w != prev && self.allowed(t, w))
+        {
             let (here, there) = (&self.cpus[w as usize], &self.cpus[prev as usize]);
             if here.is_idle() {
                 // An interrupt on an idle CPU: the waker's CPU, if that shares the cache and the previous one is busy.

@@ -12,9 +12,7 @@ pub(crate) use setup::QueueSpec;
 use crate::os::{Os, Tid};
 use cmwq_policy::flush::Flush;
 use cmwq_policy::help::Neighbour;
-use cmwq_policy::pool::{
-    BirthReason, Driver, EntryId, Pool, PwqId, PwqTag, Taken, Time, WorkerId,
-};
+use cmwq_policy::pool::{BirthReason, Driver, EntryId, Pool, PwqId, PwqTag, Taken, Time, WorkerId};
 use cmwq_policy::slot::{Slot, SlotDriver};
 use cmwq_topology::CpuSet;
 use std::collections::{HashMap, VecDeque};
@@ -155,7 +153,7 @@ pub(crate) struct QueueSt {
     pub(crate) draining: bool,
     pub(crate) lowered: bool,
     pub(crate) order: VecDeque<ItemId>,
-    pub(crate) flags: cmwq_policy::pool::PwqFlags,
+    pub(crate) spec: QueueSpec,
     pub(crate) rescuer: Option<Tid>,
     pub(crate) mayday: VecDeque<PwqTag>,
 }
@@ -171,10 +169,11 @@ pub(crate) enum Role {
         id: WorkerId,
         away: Option<(u32, WorkerId)>,
     },
-    /// A thread that helps when offered; of this pod's pool, and where it is now.
+    /// A thread that helps when offered; of this pod's pool, where it is now, and who called it.
     Helper {
         pool: u32,
         away: Option<(u32, WorkerId)>,
+        call: Option<u32>,
     },
     /// A queue's rescuer.
     Rescuer {
@@ -293,7 +292,12 @@ impl Wq {
     /// Items of a queue that were accepted and are not over.
     pub(crate) fn outstanding(&self, q: u32) -> Vec<(ItemId, u32)> {
         let mut all = Vec::new();
-        for (i, it) in self.items.iter().enumerate().filter(|(_, it)| it.queue == q) {
+        for (i, it) in self
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| it.queue == q)
+        {
             all.extend((it.ended + it.cancelled..it.accepted).map(|n| (i as ItemId, n)));
         }
         all

@@ -68,7 +68,7 @@ impl Sim {
             draining: false,
             lowered: false,
             order: VecDeque::new(),
-            flags: spec.flags,
+            spec: spec.clone(),
             rescuer: None,
             mayday: VecDeque::new(),
         });
@@ -102,6 +102,7 @@ impl Sim {
 
     /// Links the queue to the pools that its attributes ask for; older links retire.
     pub(crate) fn link_all(&mut self, q: u32, spec: &QueueSpec) {
+        self.wq.queues[q as usize].spec = spec.clone();
         let topology = Arc::clone(&self.os.m);
         let topology = &topology.topology;
         let possible = topology.possible().clone();
@@ -190,7 +191,8 @@ impl Sim {
         });
         if frozen {
             let now = self.os.now;
-            self.wq.with(p, 0, |pool, d| pool.set_frozen(id, true, now, d));
+            self.wq
+                .with(p, 0, |pool, d| pool.set_frozen(id, true, now, d));
         }
         tag
     }
@@ -216,7 +218,10 @@ impl Sim {
         let numa = m.topology.pods(AffinityScope::Numa);
         let node = node_of_mask(&set, &numa).map_or(m.node_count(), |n| n) as u32;
         let cpus: Vec<u32> = set.iter().map(|c| c as u32).collect();
-        let usable = cpus.iter().filter(|&&c| self.os.cpus[c as usize].online).count();
+        let usable = cpus
+            .iter()
+            .filter(|&&c| self.os.cpus[c as usize].online)
+            .count();
         let target = match spec.kind {
             Kind::PerCpu => 1,
             _ => usable.max(1) as u32,

@@ -36,9 +36,11 @@ impl Sim {
             Req::Leave(t, n) => self.with_slot(t, |s, d| s.leave(t, n, d)),
             Req::Grant(t, n, keep) => {
                 let l = self.wq.links[t as usize];
-                let id = l.id.expect("a pwq that has asked stays until it is answered");
+                let id =
+                    l.id.expect("a pwq that has asked stays until it is answered");
                 let cpu = self.at;
-                self.wq.with(l.pool, cpu, |p, d| p.grant(id, n, keep, now, d));
+                self.wq
+                    .with(l.pool, cpu, |p, d| p.grant(id, n, keep, now, d));
             }
             Req::Sweep(t) => {
                 let l = self.wq.links[t as usize];
@@ -65,7 +67,7 @@ impl Sim {
                     self.os.wake(r, None, Want::Rules);
                 }
             }
-            Req::Offer(_, to) => self.helper_comes(to),
+            Req::Offer(from, to) => self.helper_comes(from, to),
         }
     }
 
@@ -82,7 +84,9 @@ impl Sim {
             if let Some(e) = st.pool.worklist().next() {
                 want = Want::Prev(e.issuer_cpu);
             }
-        } else if !st.strict && !st.helped && !st.set.contains(self.os.threads[t as usize].cpu as usize)
+        } else if !st.strict
+            && !st.helped
+            && !st.set.contains(self.os.threads[t as usize].cpu as usize)
         {
             // Repatriation: some online CPU of the pod, in turn.
             for _ in 0..st.cpus.len() {
@@ -96,7 +100,13 @@ impl Sim {
             }
         }
         self.charge += self.os.m.costs.wake_call;
-        self.os.wake(t, Some(cpu), want);
+        let parked =
+            self.os.threads[t as usize].state == crate::os::Tstate::Sleeping && !self.works(t);
+        if parked {
+            self.os.wake(t, Some(cpu), want);
+        } else {
+            self.os.threads[t as usize].token = true;
+        }
     }
 
     fn with_slot(&mut self, t: PwqTag, f: impl FnOnce(&mut Slot, &mut SlotDrv)) {
@@ -164,10 +174,15 @@ impl Sim {
         let now = self.os.now;
         self.at = cpu;
         let r = self.wq.with(p, cpu, |pool, d| pool.remove(e, now, d));
-        assert_eq!(r, Removed::Removed, "what no worker has claimed can be taken out");
+        assert_eq!(
+            r,
+            Removed::Removed,
+            "what no worker has claimed can be taken out"
+        );
         let it = &mut self.wq.items[item as usize];
         it.truth = Truth::Idle;
         it.cancelled += 1;
+        self.stats.cancelled += 1;
         let q = it.queue as usize;
         self.wq.queues[q].order.retain(|&x| x != item);
         self.wake_waiters(item, cpu);
@@ -202,24 +217,28 @@ impl Sim {
     }
 
     /// An idle helper of this pod comes, or a new one is made.
-    fn helper_comes(&mut self, to: u32) {
-        for st in &mut self.wq.pools {
-            st.offer_out = false;
-        }
+    fn helper_comes(&mut self, from: u32, to: u32) {
+        self.wq.pools[from as usize].offer_out = false;
         let st = &self.wq.pools[to as usize];
-        let free = st
-            .helpers
-            .iter()
-            .copied()
-            .find(|&t| self.os.threads[t as usize].state == crate::os::Tstate::Sleeping);
+        let free = st.helpers.iter().copied().find(|&t| {
+            self.os.threads[t as usize].state == crate::os::Tstate::Sleeping && !self.works(t)
+        });
         let t = match free {
             Some(t) => t,
-            None if st.helpers.len() < st.cpus.len() => {
+            // One that blocks in an item does not count.
+            None if st
+                .helpers
+                .iter()
+                .filter(|&&t| self.os.threads[t as usize].state != crate::os::Tstate::Sleeping)
+                .count()
+                < st.cpus.len() =>
+            {
                 let (cpu, mask) = (st.cpus[0], std::sync::Arc::clone(&st.mask));
                 let t = self.os.spawn(cpu, mask, 0);
                 self.roles.push(Role::Helper {
                     pool: to,
                     away: None,
+                    call: None,
                 });
                 self.wq.pools[to as usize].helpers.push(t);
                 t
@@ -232,6 +251,11 @@ impl Sim {
             .copied()
             .find(|&c| self.os.cpus[c as usize].is_idle());
         if let Some(c) = idle {
+            self.roles[t as usize] = Role::Helper {
+                pool: to,
+                away: None,
+                call: Some(from),
+            };
             self.os.wake(t, None, Want::There(c));
         }
     }
@@ -259,7 +283,8 @@ impl Sim {
                 let (p, id) = (self.wq.links[n].pool, self.wq.links[n].id);
                 let id = id.expect("live");
                 let (now, cpu) = (self.os.now, self.at);
-                self.wq.with(p, cpu, |pool, d| pool.set_limit(id, 1, now, d));
+                self.wq
+                    .with(p, cpu, |pool, d| pool.set_limit(id, 1, now, d));
             }
         }
     }
@@ -285,7 +310,9 @@ impl Sim {
         for (t, l) in self.wq.links.iter().enumerate() {
             if l.queue == q && l.id.is_some() {
                 queue.arming += 1;
-                self.wq.todo.push_back(Req::ArmPwq(t as PwqTag, flush, next));
+                self.wq
+                    .todo
+                    .push_back(Req::ArmPwq(t as PwqTag, flush, next));
             }
         }
         self.armed_one(q);

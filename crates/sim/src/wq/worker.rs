@@ -12,11 +12,15 @@ impl Sim {
         match self.roles[t as usize] {
             Role::Worker { pool, id, away } => Some(away.unwrap_or((pool, id))),
             Role::Helper { away, .. } => away,
-            Role::Rescuer { at, .. } => {
-                at.map(|(tag, w)| (self.wq.links[tag as usize].pool, w))
-            }
+            Role::Rescuer { at, .. } => at.map(|(tag, w)| (self.wq.links[tag as usize].pool, w)),
             Role::Issuer(_) => None,
         }
+    }
+
+    /// Whether a thread is in the middle of an item.
+    pub(crate) fn works(&self, t: Tid) -> bool {
+        self.bench(t)
+            .is_some_and(|(p, w)| self.wq.pools[p as usize].batches[w as usize].running)
     }
 
     /// A worker, helper or rescuer has done what it had to do: what next?
@@ -32,7 +36,7 @@ impl Sim {
                 continue; // the batch is over
             }
             let busy = match self.roles[t as usize] {
-                Role::Worker { .. } => self.ask_for_work(t),
+                Role::Worker { .. } => self.ask_for_work(t, true),
                 Role::Helper { .. } => self.look_for_help(t),
                 Role::Rescuer { .. } => self.rescue(t),
                 Role::Issuer(_) => unreachable!("issuers have their own"),
@@ -181,7 +185,7 @@ impl Sim {
     }
 
     /// A pool's worker asks for work. True if its batch runs now (the caller goes on with it); else it sleeps or is gone.
-    fn ask_for_work(&mut self, t: Tid) -> bool {
+    fn ask_for_work(&mut self, t: Tid, may_help: bool) -> bool {
         let Role::Worker { pool, id, away } = self.roles[t as usize] else {
             return false;
         };
@@ -219,8 +223,14 @@ impl Sim {
                 b.claimed = 0;
                 b.starts.clear();
                 self.run_todo();
-                if self.wq.pools[pool as usize].helped && self.go_helping(t, pool, id) {
-                    return true;
+                if std::mem::take(&mut self.os.threads[t as usize].token) {
+                    return true; // woken before it slept
+                }
+                if may_help
+                    && self.wq.pools[pool as usize].helped
+                    && let Some(busy) = self.go_helping(t, pool, id)
+                {
+                    return busy;
                 }
                 self.os.sleep(t);
                 false
@@ -271,9 +281,9 @@ impl Sim {
         self.batch_for(p, w, t);
         let here = Here { cpu, in_pod: false };
         let mut out = std::mem::take(&mut self.out);
-        let got = self
-            .wq
-            .with(p, cpu, |pl, d| pl.next_attached(w, None, here, now, &mut out, d));
+        let got = self.wq.with(p, cpu, |pl, d| {
+            pl.next_attached(w, None, here, now, &mut out, d)
+        });
         if got {
             self.wq.pools[p as usize].batches[w as usize].items = out;
             self.wq.pools[p as usize].helps += 1;
@@ -284,18 +294,19 @@ impl Sim {
             self.wq.pools[p as usize].threads[w as usize] = Tid::MAX;
         }
         self.run_todo();
+        if got {
+            self.offer(p); // who came has the next one called, as workers do
+        }
         got.then_some(w)
     }
 
-    /// A worker about to park looks into the nearest pods.
-    fn go_helping(&mut self, t: Tid, pool: u32, id: WorkerId) -> bool {
-        let Some(p) = self.find_help(pool, self.at) else {
-            return false;
-        };
+    /// A worker about to park looks into the nearest pods. `None`: it stays; else whether it has something to do now.
+    fn go_helping(&mut self, t: Tid, pool: u32, id: WorkerId) -> Option<bool> {
+        let p = self.find_help(pool, self.at)?;
         if !self.wq.pools[pool as usize].pool.go_away(id) {
-            return false;
+            return None;
         }
-        match self.visit(t, p) {
+        Some(match self.visit(t, p) {
             Some(w) => {
                 self.roles[t as usize] = Role::Worker {
                     pool,
@@ -305,32 +316,42 @@ impl Sim {
                 true
             }
             None => {
-                // Nothing left there: home, and to sleep.
-                self.ask_for_work(t)
+                // Nothing there that it could run: home, and to sleep.
+                self.ask_for_work(t, false)
             }
-        }
+        })
     }
 
     fn look_for_help(&mut self, t: Tid) -> bool {
-        let Role::Helper { pool, away } = self.roles[t as usize] else {
+        let Role::Helper { pool, away, call } = self.roles[t as usize] else {
             return false;
         };
         let (now, cpu) = (self.os.now, self.at);
         if let Some((p, w)) = away {
             self.wq.with(p, cpu, |pl, d| pl.detach(w, now, d));
             self.wq.pools[p as usize].threads[w as usize] = Tid::MAX;
-            self.roles[t as usize] = Role::Helper { pool, away: None };
+            self.roles[t as usize] = Role::Helper {
+                pool,
+                away: None,
+                call: None,
+            };
             self.run_todo();
         }
-        if let Some(p) = self.find_help(pool, cpu)
+        if let Some(p) = call.or_else(|| self.find_help(pool, cpu))
             && let Some(w) = self.visit(t, p)
         {
             self.roles[t as usize] = Role::Helper {
                 pool,
                 away: Some((p, w)),
+                call: None,
             };
             return true;
         }
+        self.roles[t as usize] = Role::Helper {
+            pool,
+            away: None,
+            call: None,
+        };
         self.os.sleep(t);
         false
     }
