@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use cmwq_measure::Report;
+use cmwq_measure::table::Centre;
 
 use bench::child::{Answer, Launcher};
 use bench::spin::Rate;
@@ -53,6 +55,9 @@ struct Options {
     /// Write the rows here in the common JSON form
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write one self-contained HTML page with tables and charts here
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// List pools and workloads
     #[arg(long)]
     list: bool,
@@ -188,6 +193,29 @@ fn suite(options: &Options) -> Result<()> {
     print!("{}", show::verdicts(&document));
     if let Some(path) = &options.json {
         fs::write(path, document.to_json()?)
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    if let Some(path) = &options.report {
+        let ours: Vec<&str> = bench::pools::ALL
+            .iter()
+            .filter(|p| !p.peer)
+            .map(|p| p.name)
+            .collect();
+        // These repeat what the named figures show with their spread.
+        let mut document = document.clone();
+        for row in &mut document.rows {
+            (
+                row.latency_us,
+                row.handover_us,
+                row.cpu_util_percent,
+                row.cpu_util_of,
+            ) = (None, None, None, None);
+        }
+        let report = Report::new(&document)
+            .title("cmwq beside other pools")
+            .centre(Centre::Median)
+            .highlight(ours);
+        fs::write(path, report.to_html()?)
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())

@@ -104,7 +104,10 @@ const fn ours(name: &'static str, about: &'static str) -> Entry {
 /// All pools, in the order of the tables.
 pub const ALL: &[Entry] = &[
     ours("cmwq", "unbound workqueue, statistics on"),
-    ours("cmwq-nostats", "the same, statistics off"),
+    Entry {
+        missing: Some("the library has no switch for its statistics"),
+        ..ours("cmwq-nostats", "the same, statistics off")
+    },
     ours(
         "cmwq-inline",
         "the same, a waiting thread may run the awaited item itself",
@@ -198,8 +201,6 @@ pub fn visit<V: Visitor>(name: &str, visitor: V) -> Result<V::Out> {
         "libdispatch" => visitor.visit::<native::LibDispatch>(),
         #[cfg(feature = "cmwq")]
         "cmwq" => visitor.visit::<managed::Cmwq>(),
-        #[cfg(feature = "cmwq")]
-        "cmwq-nostats" => visitor.visit::<managed::CmwqNoStats>(),
         #[cfg(feature = "cmwq")]
         "cmwq-inline" => visitor.visit::<managed::CmwqInline>(),
         #[cfg(feature = "cmwq")]

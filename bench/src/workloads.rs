@@ -186,7 +186,9 @@ pub fn run(pool: &str, workload: &str, job: &Job) -> Result<Observation> {
         find(workload).is_some(),
         "no workload {workload:?}; `--list` names them"
     );
-    pools::visit(pool, Run { workload, job })?
+    let figures = pools::visit(pool, Run { workload, job })??;
+    tally::recheck()?;
+    Ok(figures)
 }
 
 struct Run<'a> {

@@ -7,27 +7,21 @@ use super::Pool;
 
 /// As a user gets it.
 const PLAIN: u8 = 0;
-/// Statistics off.
-const NO_STATISTICS: u8 = 1;
 /// A waiting thread may run the awaited item itself.
-const INLINE: u8 = 2;
+const INLINE: u8 = 1;
 /// Items say that they are about to block.
-const SAID: u8 = 3;
+const SAID: u8 = 2;
 
 /// A workqueue in one of the settings above.
 pub(super) struct Managed<const SETTING: u8>(Workqueue);
 
 pub(super) type Cmwq = Managed<PLAIN>;
-pub(super) type CmwqNoStats = Managed<NO_STATISTICS>;
 pub(super) type CmwqInline = Managed<INLINE>;
 pub(super) type CmwqSaid = Managed<SAID>;
 
 impl<const SETTING: u8> Pool for Managed<SETTING> {
     fn start(_threads: usize) -> Result<Self> {
         let mut builder = Workqueue::builder("bench");
-        if SETTING == NO_STATISTICS {
-            builder = builder.statistics(false);
-        }
         if SETTING == INLINE {
             builder = builder.inline_wait(true);
         }

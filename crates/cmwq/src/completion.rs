@@ -16,7 +16,9 @@ pub(crate) struct Completion {
 
 impl Completion {
     pub(crate) fn new() -> Arc<Completion> {
-        Arc::new(Completion { state: Futex::new(OPEN) })
+        Arc::new(Completion {
+            state: Futex::new(OPEN),
+        })
     }
 
     /// Makes it done and wakes all who wait.

@@ -4,7 +4,7 @@ use crate::item::ItemPtr;
 use crate::pool::{RtPool, WorkerShared};
 use crate::runtime::RtInner;
 use crate::workqueue::{PwqLink, WqInner};
-use cmwq_policy::pool::{EntryId, WorkerId};
+use cmwq_policy::pool::WorkerId;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -19,8 +19,6 @@ pub(crate) struct WorkerContext {
 /// One running item; inline runs nest.
 #[derive(Clone)]
 pub(crate) struct Running {
-    pub(crate) item: ItemPtr,
-    pub(crate) entry: EntryId,
     pub(crate) link: Arc<PwqLink>,
     pub(crate) name: &'static str,
 }
@@ -28,7 +26,6 @@ pub(crate) struct Running {
 #[derive(Clone, Copy)]
 struct Frame {
     item: ItemPtr,
-    entry: EntryId,
     /// The pwq, which its own running entry keeps linked and alive.
     link: *const PwqLink,
 }
@@ -56,24 +53,31 @@ pub(crate) fn worker() -> Option<Arc<WorkerContext>> {
     CONTEXT.try_with(|c| c.borrow().clone()).ok().flatten()
 }
 
-/// Runs an item of a pool on the calling thread. Returns whether its function panicked.
+/// Runs an item of a pool on the calling thread.
 ///
 /// # Safety
 /// As for [`crate::item::VTable::run`]; `link` is the item's pwq, which stays linked until the entry is counted out.
 #[inline]
-pub(crate) unsafe fn run_item(item: ItemPtr, entry: EntryId, link: &PwqLink) -> bool {
-    let frame = Frame { item, entry, link };
+pub(crate) unsafe fn run_item(item: ItemPtr, link: &PwqLink) {
+    let frame = Frame { item, link };
     let outer = FRAME.replace(Some(frame));
     if let Some(o) = outer {
         OUTER.with(|s| s.borrow_mut().push(o));
     }
     // SAFETY: passed on to the caller. `run` does not unwind.
-    let panicked = unsafe { item.run() };
+    unsafe { item.run() };
     FRAME.set(outer);
     if outer.is_some() {
         OUTER.with(|s| s.borrow_mut().pop());
     }
-    panicked
+}
+
+/// The innermost running item has panicked: counted on its queue.
+pub(crate) fn count_panic() {
+    if let Some(f) = FRAME.try_with(Cell::get).ok().flatten() {
+        // SAFETY: a running frame's link is alive, see `run_item`.
+        unsafe { &(*f.link).wq }.note_panic();
+    }
 }
 
 /// Whether the calling thread runs an item.
@@ -85,7 +89,9 @@ pub(crate) fn is_running() -> bool {
 /// Whether the calling thread runs an item of this queue (at any depth): its queueing is *chained*.
 #[inline]
 pub(crate) fn runs_item_of(wq: &WqInner) -> bool {
-    let Some(f) = FRAME.try_with(Cell::get).ok().flatten() else { return false };
+    let Some(f) = FRAME.try_with(Cell::get).ok().flatten() else {
+        return false;
+    };
     // SAFETY: a running frame's link is alive, see `run_item`.
     let is = |f: &Frame| std::ptr::eq(Arc::as_ptr(unsafe { &(*f.link).wq }), wq);
     is(&f) || OUTER.with(|s| s.borrow().iter().any(is))
@@ -93,7 +99,9 @@ pub(crate) fn runs_item_of(wq: &WqInner) -> bool {
 
 /// Whether the calling thread runs this very item (at any depth).
 pub(crate) fn runs(item: ItemPtr) -> bool {
-    let Some(f) = FRAME.try_with(Cell::get).ok().flatten() else { return false };
+    let Some(f) = FRAME.try_with(Cell::get).ok().flatten() else {
+        return false;
+    };
     f.item == item || OUTER.with(|s| s.borrow().iter().any(|f| f.item == item))
 }
 
@@ -107,5 +115,25 @@ pub(crate) fn running() -> Option<Running> {
     };
     // SAFETY: the item is running, so the queue's side holds it.
     let name = unsafe { f.item.name() };
-    Some(Running { item: f.item, entry: f.entry, link, name })
+    Some(Running { link, name })
+}
+
+/// What the calling thread runs: the function's name and the queue's. None outside work items.
+pub fn current_work() -> Option<(&'static str, String)> {
+    running().map(|r| (r.name, r.link.wq.name().to_string()))
+}
+
+/// Whether the calling thread is a worker or rescuer of a runtime.
+pub fn is_worker() -> bool {
+    worker().is_some()
+}
+
+/// Labels the calling worker for dumps until its next item sets another label (kernel: `set_worker_desc`). 31 bytes are kept.
+/// Does nothing outside work items.
+pub fn describe(text: &str) {
+    if is_running()
+        && let Some(w) = worker()
+    {
+        w.shared.describe(text);
+    }
 }

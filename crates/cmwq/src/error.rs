@@ -94,7 +94,9 @@ pub struct TrySpawnError<F> {
 
 impl<F> fmt::Debug for TrySpawnError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrySpawnError").field("error", &self.error).finish_non_exhaustive()
+        f.debug_struct("TrySpawnError")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
     }
 }
 
@@ -134,7 +136,11 @@ impl JoinError {
     }
 
     pub(crate) fn panicked(payload: Box<dyn Any + Send>, item: &'static str) -> JoinError {
-        JoinError::Panicked(PanicPayload { item, message: panic_message(&*payload), payload: Mutex::new(payload) })
+        JoinError::Panicked(PanicPayload {
+            item,
+            message: panic_message(&*payload),
+            payload: Mutex::new(payload),
+        })
     }
 
     /// Whether it panicked.
@@ -154,7 +160,9 @@ impl fmt::Display for JoinError {
             JoinError::Refused(e) => write!(f, "not accepted: {e}"),
             JoinError::Cancelled { item } => write!(f, "{item} was cancelled before it started"),
             JoinError::Panicked(p) => write!(f, "{} panicked: {}", p.item, p.message),
-            JoinError::WouldDeadlock { item, why } => write!(f, "waiting for {item} would never end: {why}"),
+            JoinError::WouldDeadlock { item, why } => {
+                write!(f, "waiting for {item} would never end: {why}")
+            }
         }
     }
 }
@@ -178,7 +186,9 @@ pub struct PanicPayload {
 impl PanicPayload {
     /// The payload itself, for [`std::panic::resume_unwind`].
     pub fn into_inner(self) -> Box<dyn Any + Send> {
-        self.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.payload
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The message, if the payload was a string.
@@ -194,7 +204,10 @@ impl PanicPayload {
 
 impl fmt::Debug for PanicPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PanicPayload").field("item", &self.item).field("message", &self.message).finish_non_exhaustive()
+        f.debug_struct("PanicPayload")
+            .field("item", &self.item)
+            .field("message", &self.message)
+            .finish_non_exhaustive()
     }
 }
 
@@ -246,14 +259,20 @@ impl fmt::Display for WaitError {
         match self {
             WaitError::OnSelf { item } => write!(f, "work item {item} waits for itself"),
             WaitError::OwnQueue { wq, item } => {
-                write!(f, "work item {item} waits for its own workqueue \"{wq}\", and so for itself")
+                write!(
+                    f,
+                    "work item {item} waits for its own workqueue \"{wq}\", and so for itself"
+                )
             }
             WaitError::Order { wq, item } => write!(
                 f,
                 "work item {item} of workqueue \"{wq}\" can start only after the item that waits for it: the queue runs one at a time"
             ),
             WaitError::Forked => QueueError::Forked.fmt(f),
-            WaitError::Stuck { what } => write!(f, "waiting for {what} would never end: nothing is left that could run"),
+            WaitError::Stuck { what } => write!(
+                f,
+                "waiting for {what} would never end: nothing is left that could run"
+            ),
         }
     }
 }
@@ -301,14 +320,28 @@ pub enum AttrsError {
 impl fmt::Display for AttrsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AttrsError::WrongKind { wq, setting, expected } => {
-                write!(f, "workqueue \"{wq}\": {setting} can be set on {expected} only")
+            AttrsError::WrongKind {
+                wq,
+                setting,
+                expected,
+            } => {
+                write!(
+                    f,
+                    "workqueue \"{wq}\": {setting} can be set on {expected} only"
+                )
             }
-            AttrsError::OutOfRange { setting, value, expected } => {
+            AttrsError::OutOfRange {
+                setting,
+                value,
+                expected,
+            } => {
                 write!(f, "{setting} {value} is out of range: expected {expected}")
             }
             AttrsError::EmptyMask { mask, possible } => {
-                write!(f, "cpumask \"{mask}\" has no CPU of this machine, which has {possible}")
+                write!(
+                    f,
+                    "cpumask \"{mask}\" has no CPU of this machine, which has {possible}"
+                )
             }
             AttrsError::Closed { wq } => write!(f, "workqueue \"{wq}\" is closed"),
             AttrsError::Forked => QueueError::Forked.fmt(f),
@@ -342,7 +375,9 @@ pub enum BuildError {
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BuildError::Invalid { setting, expected } => write!(f, "{setting}: expected {expected}"),
+            BuildError::Invalid { setting, expected } => {
+                write!(f, "{setting}: expected {expected}")
+            }
             BuildError::Attrs(e) => e.fmt(f),
             BuildError::Thread(e) => write!(f, "the rescuer thread could not be made: {e}"),
             BuildError::ShutDown => f.write_str("the runtime has shut down"),

@@ -121,15 +121,15 @@ impl Judgement {
 
     /// One line for people: verdict, name, figure with bounds, limit, reason.
     pub fn line(&self) -> String {
-        use crate::table::number;
         let sign = if self.relation == Relation::AtMost {
             "<="
         } else {
             ">="
         };
+        let shown = |v| self.shown(v);
         let figure = match (self.estimate, self.lower, self.upper) {
-            (Some(e), Some(l), Some(u)) => format!("{} [{}..{}]", number(e), number(l), number(u)),
-            (Some(e), ..) => number(e),
+            (Some(e), Some(l), Some(u)) => format!("{} [{}..{}]", shown(e), shown(l), shown(u)),
+            (Some(e), ..) => shown(e),
             _ => "no figure".into(),
         };
         let against = self
@@ -142,15 +142,20 @@ impl Judgement {
             .as_ref()
             .map(|r| format!(" ({r})"))
             .unwrap_or_default();
+        let limit = shown(self.limit);
         format!(
-            "{:<9}  {}: {} {}, limit {sign} {}{against}, {} rounds{reason}",
-            self.verdict,
-            self.name,
-            self.metric,
-            figure,
-            number(self.limit),
-            self.rounds
+            "{:<9}  {}: {} {figure}, limit {sign} {limit}{against}, {} rounds{reason}",
+            self.verdict, self.name, self.metric, self.rounds
         )
+    }
+
+    /// A figure, bound or limit of this bar as text.
+    pub(crate) fn shown(&self, value: f64) -> String {
+        if self.against.is_some() {
+            crate::table::ratio(value)
+        } else {
+            crate::table::number(value)
+        }
     }
 }
 

@@ -14,11 +14,13 @@
 //! | [`rows`] | the one JSON form that every bench and the simulator print |
 //! | [`validate`](mod@validate) | says what is wrong with a JSON object that claims to be in that form |
 //! | [`table`] | aligned text tables, `value ±spread` |
+//! | [`report`] | one self-contained HTML page from the same object |
 //!
 //! Nothing here starts a thread. Only [`usage`] and [`rows::Machine::detect`] ask the system for anything.
 
 pub mod bar;
 pub mod latency;
+pub mod report;
 pub mod rounds;
 pub mod rows;
 pub mod stats;
@@ -34,6 +36,7 @@ mod seed;
 
 pub use bar::{Against, Bar, Judgement, Relation, Verdict};
 pub use latency::{Latency, LatencySummary};
+pub use report::{Drawing, Report};
 pub use rounds::{Observation, Order, Plan, Rounds, StopReason, Trial};
 pub use rows::{Document, Machine, Row, Spread};
 pub use table::Table;

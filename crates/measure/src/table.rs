@@ -171,16 +171,52 @@ fn decimals(value: f64) -> usize {
     }
 }
 
-/// `value ±spread`, both with the decimals that suit the value; without the spread where it is 0.
+/// Which middle and which spread of a value over rounds is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Centre {
+    /// Mean and standard deviation.
+    #[default]
+    Mean,
+    /// Median and range; where a value has none, its mean.
+    Median,
+}
+
+impl Centre {
+    /// As text: [`spread`] or [`median_range`].
+    pub fn show(self, s: &Spread) -> String {
+        match self {
+            Self::Mean => spread(s),
+            Self::Median => median_range(s),
+        }
+    }
+
+    /// Middle, and both ends of the spread: the mean less and plus one deviation, or the smallest and the largest.
+    pub fn range(self, s: &Spread) -> (f64, f64, f64) {
+        match self {
+            Self::Mean => (s.mean, s.mean - s.stdev, s.mean + s.stdev),
+            Self::Median => {
+                let middle = s.median.unwrap_or(s.mean);
+                (middle, s.min.unwrap_or(middle), s.max.unwrap_or(middle))
+            }
+        }
+    }
+}
+
+/// A ratio or the bound of one: three decimals below 10, so that half a percent shows.
+pub fn ratio(value: f64) -> String {
+    if value.abs() < 10.0 {
+        digits(value, 3)
+    } else {
+        number(value)
+    }
+}
+
+/// `value ±spread`, both with so many decimals that the spread has two significant digits; without the spread where it is 0.
 pub fn spread(s: &Spread) -> String {
-    if s.stdev == 0.0 {
+    if s.stdev == 0.0 || !s.stdev.is_finite() {
         return number(s.mean);
     }
-    let places = decimals(s.mean).max(if s.stdev < 1.0 && s.mean.abs() < 1e5 {
-        decimals(s.stdev).min(2)
-    } else {
-        0
-    });
+    let places = (1.0 - s.stdev.log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{} ±{}", digits(s.mean, places), digits(s.stdev, places))
 }
 
@@ -246,10 +282,15 @@ mod tests {
                 ..Spread::default()
             })
         };
-        assert_eq!(s(1159.4, 1.34), "1159 ±1");
+        assert_eq!(s(1159.4, 1.34), "1159.4 ±1.3");
         assert_eq!(s(55.08, 0.29), "55.08 ±0.29");
         assert_eq!(s(1169.0, 0.55), "1169.00 ±0.55");
+        assert_eq!(s(602_096.0, 1200.0), "602096 ±1200");
         assert_eq!(s(3.0, 0.0), "3.00");
+        assert_eq!(
+            (ratio(1.0049), ratio(12.345), ratio(-0.0001)),
+            ("1.005".into(), "12.35".into(), "0.000".into())
+        );
         assert_eq!(
             median_range(&Spread::of(&[1.0, 2.0, 4.0]).unwrap()),
             "2.00 [1.00..4.00]"
@@ -272,7 +313,7 @@ mod tests {
         assert_eq!(lines[0], "setting  bandwidth [MiB/s]  threads  note");
         assert_eq!(
             lines[1].split_whitespace().collect::<Vec<_>>(),
-            ["system", "1159", "±1", "3.00"]
+            ["system", "1159.4", "±1.3", "3.00"]
         );
         assert_eq!(
             lines[2].split_whitespace().collect::<Vec<_>>(),

@@ -21,4 +21,5 @@ pub mod limits;
 pub mod list;
 pub mod pool;
 pub mod slot;
+pub mod timer;
 pub mod word;

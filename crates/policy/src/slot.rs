@@ -22,6 +22,29 @@ pub trait SlotDriver {
     fn sweep(&mut self, pwq: PwqTag);
 }
 
+/// Who wants permits of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contention {
+    /// Nobody waits.
+    Nobody,
+    /// One pwq waits.
+    One(PwqTag),
+    /// Several wait, or more is leased than the limit allows.
+    Many,
+}
+
+impl Contention {
+    /// Whether somebody else than this pwq wants permits. A pwq that waits alone uses its freed permits itself.
+    #[inline]
+    pub fn for_pwq(self, pwq: PwqTag) -> bool {
+        match self {
+            Contention::Nobody => false,
+            Contention::One(tag) => tag != pwq,
+            Contention::Many => true,
+        }
+    }
+}
+
 /// The permits of one node.
 #[derive(Debug, Clone, Default)]
 pub struct Slot {
@@ -57,10 +80,15 @@ impl Slot {
         self.waiting.len()
     }
 
-    /// Whether spare permits should come back at once: others wait, or the limit was lowered.
+    /// Who wants permits; a pwq hands its freed ones back at once if [`Contention::for_pwq`] says so.
     #[inline]
-    pub fn contended(&self) -> bool {
-        !self.waiting.is_empty() || self.leased > self.max
+    pub fn contention(&self) -> Contention {
+        if self.leased > self.max || self.waiting.len() > 1 {
+            return Contention::Many;
+        }
+        self.waiting
+            .front()
+            .map_or(Contention::Nobody, |&pwq| Contention::One(pwq))
     }
 
     /// A pwq that will lease here.
@@ -176,7 +204,11 @@ mod tests {
             p.asking[i] = true;
             slot.ask(i as u64, p);
         }
-        let keep = if slot.contended() { 0 } else { p.keep[i] };
+        let keep = if slot.contention().for_pwq(i as u64) {
+            0
+        } else {
+            p.keep[i]
+        };
         let spare = p.limit[i] - p.active[i];
         if spare > keep {
             p.limit[i] -= spare - keep;

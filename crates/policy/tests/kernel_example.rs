@@ -154,6 +154,7 @@ fn run(limit: u32, intensive: bool) -> (Vec<u64>, Vec<u64>) {
             ..Default::default()
         },
         draining: false,
+        frozen: false,
     };
     let q0 = pool.link_pwq(link(0, false));
     let q1 = pool.link_pwq(link(1, true));

@@ -191,7 +191,6 @@ fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32) {
         free_at: 0,
     };
     sim.load.shape = Shape {
-        depth: s.depth,
         bytes: s.bytes,
         before,
         after,
@@ -201,7 +200,15 @@ fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32) {
         burst: s.burst,
         reads: s.reads_percent,
     };
-    let cpus: Vec<u32> = m.topology.online().iter().map(|c| c as u32).collect();
+    // Pinned jobs take the machine's CPUs in order; others start spread over the caches, as the scheduler would have it.
+    let mut cpus: Vec<u32> = m.topology.online().iter().map(|c| c as u32).collect();
+    if !s.pinned {
+        let nth = |c: u32| {
+            let llc = m.llc(m.place(c).llc);
+            llc.iter().position(|&x| x == c).unwrap_or(0)
+        };
+        cpus.sort_by_key(|&c| (nth(c), c));
+    }
     let all = Arc::new(m.topology.online().clone());
     for i in 0..s.jobs {
         let cpu = cpus[i as usize % cpus.len()];
@@ -220,11 +227,8 @@ fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32) {
         });
         if s.every_us > 0.0 {
             sim.arrival(i);
-        } else if s.pinned {
-            sim.os.wake(t, None, crate::os::Want::There(cpu));
         } else {
-            let to = sim.os.fallback(t, cpu);
-            sim.os.wake(t, None, crate::os::Want::There(to));
+            sim.os.wake(t, None, crate::os::Want::There(cpu));
         }
     }
 }

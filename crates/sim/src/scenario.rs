@@ -120,7 +120,7 @@ impl Scenario {
             depth: 64,
             bytes: 32 << 10,
             way: Way::Device,
-            max_active: 96,
+            max_active: 4 * cpus as u32,
             ..Scenario::default()
         };
         let small = |depth, think_us, measure_ms| Scenario {

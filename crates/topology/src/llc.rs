@@ -176,8 +176,8 @@ fn warn_contradictions(raw: &mut RawMachine, masks: &[Option<SetId>]) {
         let top = cache.max_by_key(|c| raw.caches[*c as usize].level);
         let path = raw.cache_file(cpu, top.unwrap_or(u32::MAX));
         let text = format!(
-            "CPU {cpu} and CPU {other} do not agree on who shares their last-level cache: \
-             grouped by the lowest CPU that each names"
+            "does not agree with CPU {other}'s about who shares the last-level cache: grouped by \
+             the lowest CPU that each names"
         );
         raw.warnings.add(path, text);
     }

@@ -1,7 +1,7 @@
 //! [`Pods`]: the CPUs cut into groups that share a worker pool.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::raw::SetId;
 use crate::{AffinityScope, CpuSet, Topology, shard};

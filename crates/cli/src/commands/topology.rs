@@ -21,6 +21,13 @@ pub(crate) struct Args {
     root: Option<PathBuf>,
 
     /// Make up a machine, for instance 'package:2 l3:4 core:8 thread:2'
+    ///
+    /// Levels nest as written: package, die, node, cluster, l3, l2, core, thread, each with a count.
+    /// Without 'node' every package is a NUMA node; without 'l3' and 'l2' there are no caches.
+    /// Kinds of cores: 'core:6x2@1024+8x1@640' (count x threads @ capacity). Options:
+    /// threads=last|adjacent, order=block|round-robin, cpus=LIST, possible=LIST, offline=LIST,
+    /// isolated=LIST, memory-nodes=N, distance=LOCAL,SAME-PACKAGE,REMOTE,
+    /// arch=x86|x86-amd|arm|riscv|power|s390|other
     #[arg(long, value_name = "SPEC")]
     synthetic: Option<String>,
 

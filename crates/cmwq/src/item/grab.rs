@@ -1,7 +1,7 @@
 //! Taking the ownership of an item: to queue it, to cancel it, to change when it runs.
 
 use super::{Header, ItemPtr};
-use crate::pool::pool_by_id;
+use crate::pool::{link_arc, pool_by_id};
 use crate::shim;
 use cmwq_policy::pool::Removed;
 use cmwq_policy::word::Word;
@@ -38,7 +38,11 @@ pub(crate) fn grab_idle(h: &Header) -> Result<Word, Word> {
 
 /// Takes PENDING whatever the item's state: from an idle item, out of its pool, or off its timer (`off_timer` is asked to
 /// disarm the timer of that id and says whether it did). Waits while another thread has the item in its hands.
-pub(crate) fn grab(item: ItemPtr, h: &Header, mut off_timer: impl FnMut(u32) -> bool) -> (Grabbed, Word) {
+pub(crate) fn grab(
+    item: ItemPtr,
+    h: &Header,
+    mut off_timer: impl FnMut(u32) -> bool,
+) -> (Grabbed, Word) {
     let mut patience = Patience::new();
     loop {
         let seen = h.word();
@@ -89,17 +93,25 @@ pub(crate) fn wait_transit(h: &Header) -> Word {
 /// The word says where the item lies; under that pool's lock this is so or is not any more.
 fn remove_linked(item: ItemPtr, h: &Header, seen: Word) -> bool {
     let pool = pool_by_id(seen.pool());
-    pool.with(|p, drv| {
-        if h.word() != seen || p.entry(seen.entry()).is_none_or(|e| e.item != item) {
-            return false;
-        }
+    let link = pool.with(|p, drv| {
+        let pwq = p
+            .entry(seen.entry())
+            .filter(|e| e.item == item && h.word() == seen)?
+            .pwq;
+        // SAFETY: the pool's lock is held and the entry's pwq is linked.
+        let link = unsafe { link_arc(p.pwq(pwq).tag) };
         let now = drv.now();
         if p.remove(seen.entry(), now, drv) == Removed::Started {
-            return false;
+            return None;
         }
         h.set_word(seen.grabbed());
-        true
-    })
+        Some(link)
+    });
+    let removed = link.is_some();
+    if let Some(link) = link {
+        link.wq.left_pending();
+    }
+    removed
 }
 
 /// How to wait for a thread that holds an item for a few hundred nanoseconds, unless it lost its CPU: look again, let others
@@ -119,7 +131,9 @@ impl Patience {
             shim::thread::yield_now();
         } else {
             #[cfg(not(any(loom, shuttle)))]
-            std::thread::sleep(std::time::Duration::from_micros(u64::from(self.0.min(1000))));
+            std::thread::sleep(std::time::Duration::from_micros(u64::from(
+                self.0.min(1000),
+            )));
         }
     }
 }

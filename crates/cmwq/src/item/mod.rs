@@ -20,11 +20,11 @@ pub(crate) enum Dropped {
 
 /// How a kind of item is run and dropped. All functions take over the queue's reference to the item.
 pub(crate) struct VTable {
-    /// Runs the item's function; never unwinds. Returns whether the function panicked.
+    /// Runs the item's function; never unwinds. A panic is counted before anybody can learn that the item is over.
     ///
     /// # Safety
     /// The item is alive, was queued, has been taken out of the pool by the caller, and nobody else runs or drops it.
-    pub(crate) run: unsafe fn(ItemPtr) -> bool,
+    pub(crate) run: unsafe fn(ItemPtr),
     /// Drops the item without running it.
     ///
     /// # Safety
@@ -48,7 +48,10 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn new(word: Word, vtable: &'static VTable) -> Header {
-        Header { word: AtomicU64::new(word.0), vtable }
+        Header {
+            word: AtomicU64::new(word.0),
+            vtable,
+        }
     }
 
     /// The state now.
@@ -70,7 +73,9 @@ impl Header {
     pub(crate) fn try_change(&self, from: Word, to: Word) -> bool {
         // Ordering: AcqRel: the winner sees what earlier owners wrote and publishes what it wrote (kernel-style PENDING
         // ownership); Relaxed on failure, the caller reads again.
-        self.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.word
+            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Ends PENDING just before the function runs. A read-modify-write, so that a queueing attempt that found the item
@@ -153,7 +158,7 @@ impl ItemPtr {
     /// # Safety
     /// See [`VTable::run`].
     #[inline]
-    pub(crate) unsafe fn run(self) -> bool {
+    pub(crate) unsafe fn run(self) {
         // SAFETY: passed on to the caller.
         unsafe { (self.header().vtable.run)(self) }
     }

@@ -18,7 +18,10 @@ pub(crate) struct BatchWord {
 
 impl BatchWord {
     pub(crate) fn new() -> BatchWord {
-        BatchWord { word: AtomicU32::new(0), starts: std::array::from_fn(|_| AtomicU64::new(0)) }
+        BatchWord {
+            word: AtomicU32::new(0),
+            starts: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
     }
 
     /// A new batch of `len` items; the first is claimed and starts `now`. Called by the worker with the pool's lock held.
@@ -41,7 +44,12 @@ impl BatchWord {
             self.starts[claimed as usize].store(now, Ordering::Relaxed);
             // Ordering: Release: the stamp above, and everything the finished item did, is seen by whoever settles it after
             // an Acquire read of this word.
-            match self.word.compare_exchange_weak(seen, seen + 1, Ordering::Release, Ordering::Relaxed) {
+            match self.word.compare_exchange_weak(
+                seen,
+                seen + 1,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(claimed as usize),
                 Err(now_seen) => seen = now_seen,
             }
@@ -100,7 +108,10 @@ mod tests {
                 })
             };
             let recalled_at = b.recall();
-            assert!((0..recalled_at).all(|i| b.start(i) == u64::from(i) + 1), "stamps of claimed items are in place");
+            assert!(
+                (0..recalled_at).all(|i| b.start(i) == u64::from(i) + 1),
+                "stamps of claimed items are in place"
+            );
             assert_eq!(worker.join().unwrap(), recalled_at);
             assert_eq!(b.claimed(), recalled_at);
         });

@@ -55,7 +55,12 @@ impl<'a> Driver<'a> {
         time: &'a TimeSource,
         todo: &'a mut Vec<Todo>,
     ) -> Driver<'a> {
-        Driver { workers, time, effects: Effects::default(), todo }
+        Driver {
+            workers,
+            time,
+            effects: Effects::default(),
+            todo,
+        }
     }
 
     #[inline]
@@ -82,7 +87,9 @@ impl<'a> Driver<'a> {
 impl PolicyDriver<Arc<Completion>> for Driver<'_> {
     #[inline]
     fn wake(&mut self, w: WorkerId) {
-        let Some(token) = self.worker(w).and_then(|s| s.parker.prepare_unpark()) else { return };
+        let Some(token) = self.worker(w).and_then(|s| s.parker.prepare_unpark()) else {
+            return;
+        };
         if self.effects.wake.is_none() {
             self.effects.wake = Some(token);
         } else {
@@ -126,7 +133,10 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
     #[inline]
     fn contended(&self, pwq: PwqTag) -> bool {
         // SAFETY: as in `link`.
-        unsafe { link_of(pwq) }.slot.as_ref().is_some_and(|s| s.is_contended())
+        unsafe { link_of(pwq) }
+            .slot
+            .as_ref()
+            .is_some_and(|s| s.is_contended(pwq))
     }
 
     fn claimed(&self, w: WorkerId) -> u32 {
@@ -151,7 +161,7 @@ impl Effects {
     }
 
     #[inline]
-    pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&RtInner>) {
+    pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
         if let Some(token) = self.wake {
             token.wake();
         }
@@ -203,7 +213,9 @@ fn perform(step: Todo, todo: &mut Vec<Todo>) {
             }
         }
         Todo::Sweep(link) => {
-            let spare = link.pool.step(todo, |p, _| link.id().map_or(0, |id| p.reclaim(id)));
+            let spare = link
+                .pool
+                .step(todo, |p, _| link.id().map_or(0, |id| p.reclaim(id)));
             if spare > 0
                 && let Some(slot) = &link.slot
             {

@@ -56,7 +56,7 @@ impl PoolKey {
     /// The CPUs of the pod.
     pub(crate) fn pod(&self) -> CpuSet {
         match self {
-            PoolKey::PerCpu { cpu, .. } => CpuSet::single(*cpu),
+            PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
             PoolKey::Unbound { pod, .. } => pod.clone(),
         }
     }
@@ -109,7 +109,10 @@ impl RtPool {
     /// Runs one step under the lock and then carries out what came of it. Takes the pool's lock and, afterwards, perhaps
     /// other pools', slots' and queues' locks, one at a time: call it with none of them held.
     #[inline]
-    pub(crate) fn with<R>(&'static self, step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R) -> R {
+    pub(crate) fn with<R>(
+        &'static self,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
         let mut todo = Vec::new();
         let r = self.step(&mut todo, step);
         if !todo.is_empty() {
@@ -132,13 +135,18 @@ impl RtPool {
         let effects = drv.into_effects();
         let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
         drop(guard);
-        effects.carry_out(self, rt.as_deref());
+        effects.carry_out(self, rt.as_ref());
         r
     }
 
     /// Looks at or changes what the lock guards, without asking the policy anything that has effects.
     pub(crate) fn inspect<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
         f(&mut self.inner.lock())
+    }
+
+    /// The key, if the pool is in use.
+    pub(crate) fn key_hint(&self) -> Option<PoolKey> {
+        self.inspect(|inner| inner.key.clone())
     }
 
     /// Prepares a free pool for new use.
@@ -215,7 +223,10 @@ const SEGMENT: usize = 64;
 const SEGMENTS: usize = (cmwq_policy::word::NO_POOL as usize).div_ceil(SEGMENT);
 
 static TABLE: [OnceLock<Box<[RtPool]>>; SEGMENTS] = [const { OnceLock::new() }; SEGMENTS];
-static FREE: Mutex<FreeList> = Mutex::new(FreeList { free: Vec::new(), next: 0 });
+static FREE: Mutex<FreeList> = Mutex::new(FreeList {
+    free: Vec::new(),
+    next: 0,
+});
 
 struct FreeList {
     free: Vec<u32>,
@@ -236,7 +247,9 @@ fn free_list() -> std::sync::MutexGuard<'static, FreeList> {
 #[inline]
 pub(crate) fn pool_by_id(id: u32) -> &'static RtPool {
     let i = id as usize;
-    &TABLE[i / SEGMENT].get().expect("pools are numbered as they are made")[i % SEGMENT]
+    &TABLE[i / SEGMENT]
+        .get()
+        .expect("pools are numbered as they are made")[i % SEGMENT]
 }
 
 /// A pool that nobody uses; [`RtPool::set_up`] comes next.
@@ -244,7 +257,10 @@ pub(crate) fn unused_pool() -> &'static RtPool {
     let mut list = free_list();
     let id = list.free.pop().unwrap_or_else(|| {
         let id = list.next;
-        assert!(id < cmwq_policy::word::NO_POOL, "more than a million worker pools at once");
+        assert!(
+            id < cmwq_policy::word::NO_POOL,
+            "more than a million worker pools at once"
+        );
         list.next += 1;
         id
     });

@@ -9,7 +9,7 @@ use super::worker::worker_main;
 use crate::runtime::RtInner;
 use crate::sys::clock::monotonic;
 use crate::sys::parker::Parker;
-use crate::sys::thread::{SpawnError, ThreadSpec};
+use crate::sys::thread::ThreadSpec;
 use cmwq_policy::pool::{BirthReason, CREATE_COOLDOWN_NS};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,7 +72,10 @@ impl Spawner {
         }
         let weak = Arc::downgrade(rt);
         let parker = Arc::clone(&self.parker);
-        let spec = ThreadSpec { name: "cmwq/spawner".to_owned(), stack: Some(SPAWNER_STACK) };
+        let spec = ThreadSpec {
+            name: "cmwq/spawner".to_owned(),
+            stack: Some(SPAWNER_STACK),
+        };
         match (rt.factory)(&spec, Box::new(move || spawner_main(&weak, &parker))) {
             // Ordering: Release pairs with the Acquire above.
             Ok(()) => self.alive.store(true, Ordering::Release),
@@ -95,6 +98,35 @@ impl Spawner {
         self.alive.load(Ordering::Acquire)
     }
 
+    /// Whether workers are wanted or are to be asked for again.
+    pub(crate) fn is_needed(&self) -> bool {
+        let state = self.lock();
+        !state.wanted.is_empty() || !state.retry.is_empty()
+    }
+
+    /// For a waiter while the spawner could not be made: pools whose cooldown is over ask again, which tries to make it.
+    pub(crate) fn retry_now(&self, rt: &Arc<RtInner>) {
+        let now = monotonic();
+        let due: Vec<&'static RtPool> = {
+            let mut state = self.lock();
+            let due = state
+                .retry
+                .iter()
+                .filter(|r| r.1 <= now)
+                .map(|r| r.0)
+                .collect();
+            state.retry.retain(|r| r.1 > now);
+            due
+        };
+        for pool in due {
+            pool.with(|p, drv| {
+                let now = drv.now();
+                p.kick(now, drv);
+            });
+        }
+        self.nudge(rt);
+    }
+
     /// The spawner ends once its queue is empty.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
@@ -112,7 +144,12 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
         let now = monotonic();
         let (job, due, stop) = {
             let mut state = spawner.lock();
-            let due: Vec<&'static RtPool> = state.retry.iter().filter(|r| r.1 <= now).map(|r| r.0).collect();
+            let due: Vec<&'static RtPool> = state
+                .retry
+                .iter()
+                .filter(|r| r.1 <= now)
+                .map(|r| r.0)
+                .collect();
             state.retry.retain(|r| r.1 > now);
             (state.wanted.pop_front(), due, state.stop)
         };
@@ -147,7 +184,10 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
 fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
     let result = rt.admit_thread().and_then(|ticket| {
         let own = Arc::clone(rt);
-        let spec = ThreadSpec { name: rt.worker_name(pool), stack: rt.stack_size };
+        let spec = ThreadSpec {
+            name: rt.worker_name(pool),
+            stack: rt.stack_size,
+        };
         (rt.factory)(
             &spec,
             Box::new(move || {
@@ -165,9 +205,4 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
             rt.spawner.lock().retry.push((pool, due));
         }
     }
-}
-
-/// Why no worker may be made now although the system would allow it.
-pub(crate) fn at_ceiling() -> SpawnError {
-    SpawnError::Ceiling
 }

@@ -18,11 +18,15 @@
 pub(crate) mod clock;
 pub(crate) mod cpu;
 pub(crate) mod error;
+pub(crate) mod fork;
 pub(crate) mod futex;
 #[cfg(any(loom, shuttle))]
 mod futex_model;
 pub(crate) mod parker;
+pub(crate) mod perf;
+pub(crate) mod procstat;
 pub(crate) mod sched;
 pub(crate) mod thread;
+pub(crate) mod watch;
 
 pub(crate) use error::{Subject, SysError};

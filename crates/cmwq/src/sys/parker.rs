@@ -132,6 +132,12 @@ impl Parker {
         (was == PARKED).then(|| WakeToken(self.state.waker()))
     }
 
+    /// Whether an unpark is buffered.
+    #[inline]
+    pub(crate) fn is_notified(&self) -> bool {
+        self.state.word().load(Ordering::Relaxed) == NOTIFIED
+    }
+
     /// Whether the owner sleeps (or is about to) and has not been unparked. A hint: old by the time it is read.
     #[inline]
     pub(crate) fn is_parked(&self) -> bool {

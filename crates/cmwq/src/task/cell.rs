@@ -70,27 +70,45 @@ where
         name: Self::name,
         oneshot: true,
     };
-    const OPS: Ops = Ops { take: Self::take, free: Self::free };
+    const OPS: Ops = Ops {
+        take: Self::take,
+        free: Self::free,
+    };
 
     unsafe fn name(_: ItemPtr) -> &'static str {
         std::any::type_name::<F>()
     }
 
-    unsafe fn run(item: ItemPtr) -> bool {
+    unsafe fn run(item: ItemPtr) {
         let cell = item.as_ptr().cast::<Cell<F, T>>();
         // SAFETY: the queue's side holds the cell (contract of `VTable::run`); until COMPLETE it alone touches `stage` (C1).
         let stage = unsafe { &mut *cell.as_ref().stage.get() };
         let Stage::Closure(f) = std::mem::replace(stage, Stage::Running) else {
             unreachable!("a one-shot item runs once")
         };
-        let (result, panicked) = match catch_unwind(AssertUnwindSafe(f)) {
-            Ok(value) => (Stage::Value(value), false),
-            Err(payload) => (Stage::Failed(JoinError::panicked(payload, std::any::type_name::<F>())), true),
+        *stage = match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(value) => Stage::Value(value),
+            Err(payload) => {
+                crate::current::count_panic();
+                // Ordering: none needed: a handle that goes away later just drops the payload unseen.
+                // SAFETY: the queue's side holds the cell.
+                let watched = unsafe { cell.as_ref() }
+                    .shared
+                    .state
+                    .word()
+                    .load(Ordering::Relaxed)
+                    & HANDLE
+                    != 0;
+                if watched {
+                    Stage::Failed(JoinError::panicked(payload, std::any::type_name::<F>()))
+                } else {
+                    crate::runtime::report_panic(std::any::type_name::<F>(), payload);
+                    Stage::Taken
+                }
+            }
         };
-        *stage = result;
         // SAFETY: the queue's side, for the last time.
         unsafe { complete(cell.cast()) };
-        panicked
     }
 
     unsafe fn discard(item: ItemPtr, why: Dropped) {
@@ -114,7 +132,9 @@ where
         let result: Result<T, JoinError> = match std::mem::replace(stage, Stage::Taken) {
             Stage::Value(v) => Ok(v),
             Stage::Failed(e) => Err(e),
-            Stage::Taken => panic!("the result was taken before: a finished JoinHandle was polled again"),
+            Stage::Taken => {
+                panic!("the result was taken before: a finished JoinHandle was polled again")
+            }
             Stage::Closure(_) | Stage::Running => unreachable!("COMPLETE comes after the result"),
         };
         // SAFETY: the caller passes the address of an uninitialised `Result<T, JoinError>`.
@@ -166,7 +186,12 @@ unsafe fn complete(cell: NonNull<Shared>) {
         }
         // Ordering: Release publishes the result to the handle (C1); Acquire: if HANDLE is gone, its last access happened
         // before we free.
-        match state.compare_exchange_weak(seen, seen | COMPLETE, Ordering::AcqRel, Ordering::Acquire) {
+        match state.compare_exchange_weak(
+            seen,
+            seen | COMPLETE,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
             Ok(_) => break,
             Err(now) => seen = now,
         }
@@ -203,7 +228,13 @@ where
         stage: UnsafeCell::new(Stage::Closure(f)),
     });
     let shared = NonNull::from(Box::leak(cell)).cast::<Shared>();
-    (ItemPtr::new(shared.cast()), TaskRef { shared, _result: PhantomData })
+    (
+        ItemPtr::new(shared.cast()),
+        TaskRef {
+            shared,
+            _result: PhantomData,
+        },
+    )
 }
 
 /// Takes the closure back out of a task that was never queued and frees the cell.
@@ -269,7 +300,12 @@ impl<T> TaskRef<T> {
             }
             if seen & SLEEPER == 0 {
                 // Ordering: Acquire, as above.
-                match state.compare_exchange_weak(seen, seen | SLEEPER, Ordering::Acquire, Ordering::Acquire) {
+                match state.compare_exchange_weak(
+                    seen,
+                    seen | SLEEPER,
+                    Ordering::Acquire,
+                    Ordering::Acquire,
+                ) {
                     Ok(_) => seen |= SLEEPER,
                     Err(now) => {
                         seen = now;
@@ -322,7 +358,11 @@ impl<T> Drop for TaskRef<T> {
         let free = self.shared().ops.free;
         // Ordering: AcqRel: our accesses happen before the other side frees; if it has completed, its accesses happened
         // before we free.
-        let before = self.shared().state.word().fetch_and(!HANDLE, Ordering::AcqRel);
+        let before = self
+            .shared()
+            .state
+            .word()
+            .fetch_and(!HANDLE, Ordering::AcqRel);
         if before & COMPLETE != 0 {
             // SAFETY: the queue's side is through, so we free (C3).
             unsafe { free(self.shared) };

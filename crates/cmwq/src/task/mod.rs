@@ -3,5 +3,5 @@
 mod cell;
 mod join;
 
-pub(crate) use cell::{TaskRef, new_task};
+pub(crate) use cell::{new_task, unmake};
 pub use join::JoinHandle;

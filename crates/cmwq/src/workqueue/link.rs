@@ -4,7 +4,7 @@ use super::slot::SlotShared;
 use super::table::{self, Table};
 use super::{WorkqueueKind, WqInner, WqState};
 use crate::error::QueueError;
-use crate::pool::{PoolKey, RtPool, Todo, run_todo};
+use crate::pool::{PoolKey, RtPool, Todo};
 use cmwq_policy::pool::{PwqConfig, PwqId, PwqTag};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,13 +38,19 @@ impl PwqLink {
 
 impl WqInner {
     /// The pwq of index `i` of `table`, made if it does not exist yet. None if the table was replaced meanwhile.
-    pub(super) fn make_link(self: &Arc<Self>, table: &Arc<Table>, i: usize) -> Result<Option<Arc<PwqLink>>, QueueError> {
+    pub(super) fn make_link(
+        self: &Arc<Self>,
+        table: &Arc<Table>,
+        i: usize,
+    ) -> Result<Option<Arc<PwqLink>>, QueueError> {
         let mut state = self.lock();
         if !Arc::ptr_eq(table, &self.table.load_full()) {
             return Ok(None);
         }
         if self.is_closed() {
-            return Err(QueueError::Closed { wq: self.name().clone() });
+            return Err(QueueError::Closed {
+                wq: self.name().clone(),
+            });
         }
         if let Some(link) = table.links[i].get() {
             return Ok(Some(Arc::clone(link)));
@@ -55,7 +61,11 @@ impl WqInner {
         Ok(Some(link))
     }
 
-    fn link(self: &Arc<Self>, state: &mut WqState, key: &PoolKey) -> Result<Arc<PwqLink>, QueueError> {
+    fn link(
+        self: &Arc<Self>,
+        state: &mut WqState,
+        key: &PoolKey,
+    ) -> Result<Arc<PwqLink>, QueueError> {
         let pool = self.rt.acquire_pool(key)?;
         let leased = self.config.kind == WorkqueueKind::Unbound;
         let slot = leased.then(|| {
@@ -116,7 +126,8 @@ impl WqInner {
         let pwq = link.pool.inspect(|inner| {
             let id = link.id()?;
             // A self-requeueing item may have come back meanwhile; then this is called again later.
-            if !inner.policy.pwq(id).is_empty() {
+            let pwq = inner.policy.pwq(id);
+            if !pwq.is_empty() || pwq.is_asking() {
                 return None;
             }
             link.id.store(UNLINKED, Ordering::Relaxed);
@@ -129,7 +140,9 @@ impl WqInner {
         if let Some(slot) = &link.slot {
             slot.leave(link, pwq.limit(), todo);
         }
-        if self.is_ordered() && let Some(oldest) = state.links.first() {
+        if self.is_ordered()
+            && let Some(oldest) = state.links.first()
+        {
             let oldest = Arc::clone(oldest);
             oldest.pool.step(todo, |p, drv| {
                 if let Some(id) = oldest.id() {
@@ -138,7 +151,11 @@ impl WqInner {
                 }
             });
         }
-        let gone = if state.links.is_empty() && self.is_closed() { std::mem::take(&mut state.gone) } else { Vec::new() };
+        let gone = if state.links.is_empty() && self.is_closed() {
+            std::mem::take(&mut state.gone)
+        } else {
+            Vec::new()
+        };
         let last = state.links.is_empty() && self.is_closed();
         drop(state);
         self.rt.release_pool(link.pool);
@@ -148,11 +165,5 @@ impl WqInner {
         for waiter in gone {
             waiter.complete();
         }
-    }
-
-    /// [`WqInner::retire`] and whatever comes of it, for callers without a list of steps.
-    pub(super) fn retire_now(links: Vec<Arc<PwqLink>>) {
-        Self::retire(links);
-        run_todo(Vec::new());
     }
 }

@@ -144,7 +144,11 @@ impl WqInner {
         }
         // Ordering: Release pairs with the Acquire of `reserve_room`.
         self.pending.fetch_sub(1, Ordering::Release);
-        let waker = self.room.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let waker = self
+            .room
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front();
         if let Some(w) = waker {
             w.wake();
         }
@@ -166,6 +170,9 @@ impl WqInner {
 
 impl std::fmt::Debug for WqInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Workqueue").field("name", &self.config.name).field("kind", &self.config.kind).finish_non_exhaustive()
+        f.debug_struct("Workqueue")
+            .field("name", &self.config.name)
+            .field("kind", &self.config.kind)
+            .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use crate::current;
 use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
-use crate::sys::{cpu, fork};
+use crate::sys::cpu;
 use cmwq_policy::pool::{Enqueue, Refused};
 use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
 use std::sync::Arc;
@@ -37,9 +37,16 @@ impl WqInner {
         }
         // Ordering: Acquire pairs with the Release of `left_pending`.
         self.pending
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| (n < max).then_some(n + 1))
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
+                (n < max).then_some(n + 1)
+            })
             .map(|_| ())
-            .map_err(|_| self.refuse(QueueError::Full { wq: self.name().clone(), max_pending: max }))
+            .map_err(|_| {
+                self.refuse(QueueError::Full {
+                    wq: self.name().clone(),
+                    max_pending: max,
+                })
+            })
     }
 
     #[cold]
@@ -51,8 +58,13 @@ impl WqInner {
     /// Queues an item that the caller owns (its word is in transit and was `before`). On success the queue holds the caller's
     /// reference to it; else the item is untouched, still in transit.
     #[inline]
-    pub(crate) fn queue_owned(self: &Arc<Self>, item: ItemPtr, before: Word, place: Place) -> Result<(), QueueError> {
-        if fork::is_child() {
+    pub(crate) fn queue_owned(
+        self: &Arc<Self>,
+        item: ItemPtr,
+        before: Word,
+        place: Place,
+    ) -> Result<(), QueueError> {
+        if self.rt.fork.is_stale() {
             return Err(self.refuse(QueueError::Forked));
         }
         self.reserve_room()?;
@@ -63,7 +75,12 @@ impl WqInner {
         result
     }
 
-    fn queue_reserved(self: &Arc<Self>, item: ItemPtr, before: Word, place: Place) -> Result<(), QueueError> {
+    fn queue_reserved(
+        self: &Arc<Self>,
+        item: ItemPtr,
+        before: Word,
+        place: Place,
+    ) -> Result<(), QueueError> {
         let here = cpu::current_cpu().unwrap_or(0) as usize;
         let target = match place {
             Place::Here => here,
@@ -72,14 +89,20 @@ impl WqInner {
         if before.pool() != NO_POOL && !self.is_ordered() {
             match self.redirect(item, before.pool(), here) {
                 Some(Attempt::Queued) => return Ok(()),
-                Some(Attempt::Draining) => return Err(self.refuse(QueueError::Draining { wq: self.name().clone() })),
+                Some(Attempt::Draining) => {
+                    return Err(self.refuse(QueueError::Draining {
+                        wq: self.name().clone(),
+                    }));
+                }
                 Some(Attempt::Retry) | None => {}
             }
         }
         loop {
             let table = self.table.load();
             let Some(i) = table.index(target) else {
-                return Err(self.refuse(QueueError::Closed { wq: self.name().clone() }));
+                return Err(self.refuse(QueueError::Closed {
+                    wq: self.name().clone(),
+                }));
             };
             let attempt = match table.links[i].get() {
                 Some(link) => self.enqueue(link, item, here, true),
@@ -94,7 +117,11 @@ impl WqInner {
             match attempt {
                 Attempt::Queued => return Ok(()),
                 Attempt::Retry => std::hint::spin_loop(),
-                Attempt::Draining => return Err(self.refuse(QueueError::Draining { wq: self.name().clone() })),
+                Attempt::Draining => {
+                    return Err(self.refuse(QueueError::Draining {
+                        wq: self.name().clone(),
+                    }));
+                }
             }
         }
     }
@@ -114,11 +141,19 @@ impl WqInner {
 
     /// One attempt; `current` says that a retiring pwq will not do.
     #[inline]
-    fn enqueue(self: &Arc<Self>, link: &PwqLink, item: ItemPtr, here: usize, current: bool) -> Attempt {
+    fn enqueue(
+        self: &Arc<Self>,
+        link: &PwqLink,
+        item: ItemPtr,
+        here: usize,
+        current: bool,
+    ) -> Attempt {
         let pool = link.pool;
         // Who runs an item of this queue may queue even while it drains.
         pool.with(|p, drv| {
-            let Some(id) = link.id() else { return Attempt::Retry };
+            let Some(id) = link.id() else {
+                return Attempt::Retry;
+            };
             let pwq = p.pwq(id);
             if current && pwq.is_retiring() {
                 return Attempt::Retry;
@@ -126,8 +161,9 @@ impl WqInner {
             if !current {
                 // Only if it still runs there.
                 // SAFETY: the pwq of a running entry is linked, and the pool's lock is held.
-                let still =
-                    p.running(item).is_some_and(|r| std::ptr::eq(unsafe { link_of(p.pwq(r.2).tag) }, link));
+                let still = p
+                    .running(item)
+                    .is_some_and(|r| std::ptr::eq(unsafe { link_of(p.pwq(r.2).tag) }, link));
                 if !still {
                     return Attempt::Retry;
                 }
@@ -135,11 +171,20 @@ impl WqInner {
             let chained = pwq.is_draining() && current::runs_item_of(self);
             // SAFETY: the caller owns the item.
             let header = unsafe { item.header() };
-            let q = Enqueue { item, pwq: id, oneshot: header.is_oneshot(), chained, issuer_cpu: here as u32 };
+            let q = Enqueue {
+                item,
+                pwq: id,
+                oneshot: header.is_oneshot(),
+                chained,
+                issuer_cpu: here as u32,
+            };
             let now = drv.now();
             match p.enqueue(q, now, drv) {
                 Ok(entry) => {
-                    assert!(entry <= MAX_ENTRY, "more than 16 million items in one worker pool");
+                    assert!(
+                        entry <= MAX_ENTRY,
+                        "more than 16 million items in one worker pool"
+                    );
                     header.set_word(header.word().linked(pool.id, entry));
                     Attempt::Queued
                 }

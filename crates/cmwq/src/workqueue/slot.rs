@@ -3,17 +3,21 @@
 use super::PwqLink;
 use crate::pool::Todo;
 use crate::shim::Mutex;
-use crate::shim::atomic::{AtomicBool, Ordering};
+use crate::shim::atomic::{AtomicU64, Ordering};
 use cmwq_policy::pool::PwqTag;
-use cmwq_policy::slot::{Slot, SlotDriver};
+use cmwq_policy::slot::{Contention, Slot, SlotDriver};
 use std::sync::Arc;
+
+/// Values of the published word that are no tag, which is an address.
+const NOBODY: u64 = 0;
+const MANY: u64 = 1;
 
 /// The permits of one queue on one node.
 pub(crate) struct SlotShared {
     state: Mutex<State>,
-    /// [`Slot::contended`], readable without the lock. Set before pwqs are swept, so a pool's lock holder that was not swept
+    /// [`Slot::contention`], readable without the lock. Set before pwqs are swept, so a pool's lock holder that was not swept
     /// yet reads it as set, or is swept afterwards (policy invariant S3).
-    contended: AtomicBool,
+    contention: AtomicU64,
 }
 
 struct State {
@@ -36,16 +40,24 @@ impl SlotDriver for Notes {
 impl SlotShared {
     pub(crate) fn new(max: u32) -> SlotShared {
         SlotShared {
-            state: Mutex::new(State { slot: Slot::new(max), links: Vec::new() }),
-            contended: AtomicBool::new(false),
+            state: Mutex::new(State {
+                slot: Slot::new(max),
+                links: Vec::new(),
+            }),
+            contention: AtomicU64::new(0),
         }
     }
 
-    /// See the field.
+    /// Whether others than this pwq want permits.
     #[inline]
-    pub(crate) fn is_contended(&self) -> bool {
+    pub(crate) fn is_contended(&self, pwq: PwqTag) -> bool {
         // Ordering: Acquire pairs with the Release in `with_notes`; the pool's lock orders this read against a sweep.
-        self.contended.load(Ordering::Acquire)
+        match self.contention.load(Ordering::Acquire) {
+            NOBODY => Contention::Nobody,
+            MANY => Contention::Many,
+            tag => Contention::One(tag),
+        }
+        .for_pwq(pwq)
     }
 
     /// Permits handed out, and the limit.
@@ -85,10 +97,17 @@ impl SlotShared {
         let mut notes = Notes(Vec::new());
         let mut state = self.state.lock();
         f(&mut state.slot, &mut notes);
+        let word = match state.slot.contention() {
+            Contention::Nobody => NOBODY,
+            Contention::Many => MANY,
+            Contention::One(tag) => tag,
+        };
         // Ordering: Release pairs with the Acquire of `is_contended`.
-        self.contended.store(state.slot.contended(), Ordering::Release);
+        self.contention.store(word, Ordering::Release);
         for (tag, grant) in notes.0 {
-            let Some(link) = state.links.iter().find(|l| l.tag() == tag) else { continue };
+            let Some(link) = state.links.iter().find(|l| l.tag() == tag) else {
+                continue;
+            };
             let link = Arc::clone(link);
             todo.push(match grant {
                 Some((n, keep)) => Todo::Grant(link, n, keep),

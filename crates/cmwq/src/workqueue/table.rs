@@ -27,7 +27,9 @@ impl Table {
     pub(super) fn new(config: &WqConfig, attrs: &Attrs, machine: &Machine) -> Table {
         match config.kind {
             WorkqueueKind::PerCpu => Table::per_cpu(config, attrs, machine),
-            WorkqueueKind::Unbound | WorkqueueKind::Ordered => Table::unbound(config, attrs, machine),
+            WorkqueueKind::Unbound | WorkqueueKind::Ordered => {
+                Table::unbound(config, attrs, machine)
+            }
         }
     }
 
@@ -44,7 +46,11 @@ impl Table {
     }
 
     fn per_cpu(config: &WqConfig, attrs: &Attrs, machine: &Machine) -> Table {
-        let nice = if config.highpri { HIGHPRI_NICE } else { attrs.nice };
+        let nice = if config.highpri {
+            HIGHPRI_NICE
+        } else {
+            attrs.nice
+        };
         let possible = machine.topology.possible();
         let end = possible.last().map_or(1, |c| c + 1);
         let mut slots = vec![0; end];
@@ -57,8 +63,15 @@ impl Table {
     }
 
     fn unbound(config: &WqConfig, attrs: &Attrs, machine: &Machine) -> Table {
-        let wq_mask = attrs.cpumask.as_ref().unwrap_or(machine.topology.possible());
-        let nice = if config.highpri && attrs.nice == 0 { HIGHPRI_NICE } else { attrs.nice };
+        let wq_mask = attrs
+            .cpumask
+            .as_ref()
+            .unwrap_or(machine.topology.possible());
+        let nice = if config.highpri && attrs.nice == 0 {
+            HIGHPRI_NICE
+        } else {
+            attrs.nice
+        };
         let map = if config.kind == WorkqueueKind::Ordered {
             PoolMap::ordered(wq_mask, &machine.global)
         } else {
@@ -66,7 +79,12 @@ impl Table {
                 AffinityScope::Default => machine.default_scope,
                 s => s,
             };
-            PoolMap::new(&machine.pods(scope), wq_mask, &machine.global, &machine.usable)
+            PoolMap::new(
+                &machine.pods(scope),
+                wq_mask,
+                &machine.global,
+                &machine.usable,
+            )
         };
         let key = |pod: &CpuSet| PoolKey::Unbound {
             nice,
@@ -78,10 +96,20 @@ impl Table {
         let keys: Vec<PoolKey> = map.masks().iter().map(key).collect();
         let end = machine.topology.possible().last().map_or(1, |c| c + 1);
         let slots = (0..end)
-            .map(|cpu| if machine.global.contains(cpu) { map.slot(cpu) as u32 } else { OUTSIDE })
+            .map(|cpu| {
+                if machine.global.contains(cpu) {
+                    map.slot(cpu) as u32
+                } else {
+                    OUTSIDE
+                }
+            })
             .collect();
-        let mut others: Vec<u32> =
-            machine.global.intersection(&machine.usable).iter().map(|cpu| map.slot(cpu) as u32).collect();
+        let mut others: Vec<u32> = machine
+            .global
+            .intersection(&machine.usable)
+            .iter()
+            .map(|cpu| map.slot(cpu) as u32)
+            .collect();
         if others.is_empty() {
             others.push(0);
         }
@@ -90,7 +118,14 @@ impl Table {
 
     fn with(slots: Vec<u32>, others: Vec<u32>, keys: Vec<PoolKey>, effective: CpuSet) -> Table {
         let links = keys.iter().map(|_| OnceLock::new()).collect();
-        Table { slots, others, cursor: AtomicUsize::new(0), keys, links, effective }
+        Table {
+            slots,
+            others,
+            cursor: AtomicUsize::new(0),
+            keys,
+            links,
+            effective,
+        }
     }
 
     /// The index for items issued on `cpu`; none if the table is that of a closed queue.
@@ -131,5 +166,9 @@ pub(super) fn slot_index(machine: &Machine, pod: &CpuSet) -> usize {
 /// CPUs per node that a queue with this effective mask may use now.
 pub(super) fn cpus_per_node(machine: &Machine, effective: &CpuSet) -> Vec<u32> {
     let usable = effective.intersection(&machine.usable);
-    machine.nodes.iter().map(|n| n.1.intersection_len(&usable) as u32).collect()
+    machine
+        .nodes
+        .iter()
+        .map(|n| n.1.intersection_len(&usable) as u32)
+        .collect()
 }

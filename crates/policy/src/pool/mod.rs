@@ -169,6 +169,7 @@ pub struct Pool<T, W> {
     waking_since: Time,
     no_create_before: Time,
     disassociated: bool,
+    closing: bool,
 }
 
 const BUSY_BUCKETS: usize = 64;
@@ -200,6 +201,7 @@ impl<T: Token, W> Pool<T, W> {
             waking_since: 0,
             no_create_before: 0,
             disassociated: false,
+            closing: false,
         }
     }
 

@@ -38,6 +38,8 @@ pub struct PwqConfig {
     pub flags: PwqFlags,
     /// Only workers that run an item of the same queue may queue.
     pub draining: bool,
+    /// Nothing becomes active.
+    pub frozen: bool,
 }
 
 /// Counters of a pwq; only ever grow.
@@ -174,7 +176,7 @@ impl Pwq {
             keep: 0,
             asking: false,
             swept: false,
-            frozen: false,
+            frozen: c.frozen,
             overdrawn: 0,
             colour: c.colour,
             in_flight: [0; COLOURS],
@@ -215,6 +217,18 @@ impl Pwq {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.active == 0 && self.inactive.is_empty()
+    }
+
+    /// Replaced by a newer pwq.
+    #[inline]
+    pub fn is_retiring(&self) -> bool {
+        self.retiring
+    }
+
+    /// Only chained queueing is accepted.
+    #[inline]
+    pub fn is_draining(&self) -> bool {
+        self.draining
     }
 
     /// Workers that run its items right now.

@@ -71,6 +71,9 @@ impl<T: Token, W> Pool<T, W> {
             self.start(w, here, now, out, drv);
             return Next::Run;
         }
+        if self.closing {
+            return self.leave(w);
+        }
         self.go_idle(w, now);
         // This worker may have been the one on its way that others counted on.
         self.kick(now, drv);

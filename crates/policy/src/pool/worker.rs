@@ -378,12 +378,27 @@ impl<T: Token, W> Pool<T, W> {
         n
     }
 
-    /// Tells all workers that are idle now to leave. Those that are busy come to rest later: call it again then.
-    pub fn dismiss_idle<D: Driver<W>>(&mut self, drv: &mut D) {
+    /// Nobody uses the pool any more: idle workers are told to leave, the others leave once nothing is queued.
+    pub fn close<D: Driver<W>>(&mut self, drv: &mut D) {
+        self.closing = true;
         while !self.idle.is_empty() {
             let w = self.idle.head();
             self.dismiss(w, drv);
         }
+    }
+
+    /// Changes how many workers may run at once and how many hogs may add. Raised: more are started if items wait. Lowered:
+    /// surplus workers retire at their next item boundary.
+    pub fn set_target<D: Driver<W>>(
+        &mut self,
+        target: u32,
+        hog_extra: u32,
+        now: Time,
+        drv: &mut D,
+    ) {
+        self.config.target = target.max(1);
+        self.config.hog_extra = hog_extra;
+        self.kick(now, drv);
     }
 
     fn dismiss<D: Driver<W>>(&mut self, w: WorkerId, drv: &mut D) {
@@ -394,7 +409,7 @@ impl<T: Token, W> Pool<T, W> {
 
     pub(super) fn leave(&mut self, w: WorkerId) -> Next {
         debug_assert!(self.workers[w].private.is_empty());
-        *self.counts.of(WorkerState::Dying) -= 1;
+        *self.counts.of(self.workers[w].state) -= 1;
         self.workers.remove(w);
         Next::Exit
     }

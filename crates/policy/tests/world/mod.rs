@@ -13,7 +13,7 @@ use cmwq_policy::pool::{
     BirthReason, Driver, EntryId, Pool, PoolConfig, PoolKind, PwqConfig, PwqFlags, PwqId, PwqTag,
     Taken, Time, WorkerId,
 };
-use cmwq_policy::slot::{Slot, SlotDriver};
+use cmwq_policy::slot::{Contention, Slot, SlotDriver};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 #[allow(unused_imports, reason = "each test binary uses its own part")]
@@ -76,7 +76,7 @@ pub(crate) struct Queue {
     pub(crate) max: u32,
     pub(crate) slots: BTreeMap<usize, Slot>,
     /// What `Driver::contended` says for each slot; may lag behind.
-    pub(crate) hints: BTreeMap<usize, bool>,
+    pub(crate) hints: BTreeMap<usize, Contention>,
     /// The limit was lowered and more was out at that time.
     pub(crate) lowered: BTreeSet<usize>,
     pub(crate) flush: Flush<u32>,
@@ -167,8 +167,7 @@ impl Driver<u32> for Drv<'_> {
         self.queues[l.queue]
             .hints
             .get(&l.node)
-            .copied()
-            .unwrap_or(false)
+            .is_some_and(|c| c.for_pwq(pwq))
     }
     fn claimed(&self, worker: WorkerId) -> u32 {
         self.workers[&worker].claimed
@@ -294,7 +293,7 @@ impl World {
         if kind == Kind::Unbound {
             for &p in pools {
                 slots.insert(self.nodes[p], Slot::new(max));
-                hints.insert(self.nodes[p], false);
+                hints.insert(self.nodes[p], Contention::Nobody);
             }
         }
         self.queues.push(Queue {
@@ -335,6 +334,7 @@ impl World {
             colour: queue.flush.colour(),
             flags,
             draining: queue.draining,
+            frozen: false,
         });
         if let Some(s) = queue.slots.get_mut(&self.nodes[p]) {
             s.join(tag);

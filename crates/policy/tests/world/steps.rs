@@ -10,7 +10,7 @@ impl World {
     pub(crate) fn publish(&mut self) {
         for q in &mut self.queues {
             for (n, s) in &q.slots {
-                q.hints.insert(*n, s.contended());
+                q.hints.insert(*n, s.contention());
                 if s.leased() <= s.max() {
                     q.lowered.remove(n);
                 }

@@ -53,7 +53,7 @@ pub(crate) struct Plan {
 }
 
 fn rng_for(seed: u64) -> fastrand::Rng {
-    fastrand::Rng::with_seed(seed ^ 0x5eed_0f_fa_017)
+    fastrand::Rng::with_seed(seed ^ 0x05ee_d0ff_a017)
 }
 
 fn make_ops(rng: &mut fastrand::Rng) -> Vec<Op> {

@@ -31,7 +31,6 @@ pub(crate) struct Request {
 /// What an issuer does; all of one load do the same.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shape {
-    pub(crate) depth: u32,
     pub(crate) bytes: u32,
     /// Before a write, before a read, after a write, after a read; ns.
     pub(crate) before: [u64; 2],
@@ -89,7 +88,6 @@ pub(crate) struct Load {
     pub(crate) done: u64,
     pub(crate) done_reads: u64,
     pub(crate) latency: cmwq_policy::hist::Histogram,
-    pub(crate) latencies: u64,
     pub(crate) lock_spread: f64,
     pub(crate) lock_spinners: f64,
     pub(crate) plan: Option<Box<Plan>>,

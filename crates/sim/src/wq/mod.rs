@@ -116,7 +116,6 @@ pub(crate) struct PoolSt {
     /// Threads that come when another pod offers work.
     pub(crate) helpers: Vec<Tid>,
     pub(crate) cursor: u32,
-    pub(crate) localize_at: u32,
     pub(crate) repatriated: u64,
     pub(crate) helps: u64,
     pub(crate) offers: u64,
@@ -151,7 +150,6 @@ pub(crate) struct QueueSt {
     pub(crate) arming_colour: u8,
     pub(crate) frozen: bool,
     pub(crate) draining: bool,
-    pub(crate) lowered: bool,
     pub(crate) order: VecDeque<ItemId>,
     pub(crate) spec: QueueSpec,
     pub(crate) rescuer: Option<Tid>,
@@ -233,7 +231,10 @@ impl Driver<u32> for Drv<'_> {
     #[inline]
     fn contended(&self, pwq: PwqTag) -> bool {
         let l = &self.links[pwq as usize];
-        l.leased && self.queues[l.queue as usize].slots[l.slot as usize].contended()
+        l.leased
+            && self.queues[l.queue as usize].slots[l.slot as usize]
+                .contention()
+                .for_pwq(pwq)
     }
     #[inline]
     fn claimed(&self, worker: WorkerId) -> u32 {

@@ -66,7 +66,6 @@ impl Sim {
             arming_colour: 0,
             frozen: false,
             draining: false,
-            lowered: false,
             order: VecDeque::new(),
             spec: spec.clone(),
             rescuer: None,
@@ -180,6 +179,7 @@ impl Sim {
                 ..spec.flags
             },
             draining,
+            frozen,
         });
         self.wq.links.push(Link {
             queue: q,
@@ -189,11 +189,6 @@ impl Sim {
             leased,
             plugged,
         });
-        if frozen {
-            let now = self.os.now;
-            self.wq
-                .with(p, 0, |pool, d| pool.set_frozen(id, true, now, d));
-        }
         tag
     }
 
@@ -258,7 +253,6 @@ impl Sim {
             batches: Vec::new(),
             helpers: Vec::new(),
             cursor: 0,
-            localize_at: u32::MAX,
             repatriated: 0,
             helps: 0,
             offers: 0,

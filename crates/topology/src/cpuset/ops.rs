@@ -95,7 +95,7 @@ impl CpuSet {
 }
 
 macro_rules! operator {
-    ($trait:ident, $method:ident, $assign_trait:ident, $assign:ident, $named:ident) => {
+    ($trait:ident, $method:ident, $named:ident) => {
         impl std::ops::$trait<&CpuSet> for &CpuSet {
             type Output = CpuSet;
 
@@ -103,22 +103,56 @@ macro_rules! operator {
                 self.$named(other)
             }
         }
-
-        impl std::ops::$assign_trait<&CpuSet> for CpuSet {
-            fn $assign(&mut self, other: &CpuSet) {
-                *self = self.$named(other);
-            }
-        }
     };
 }
 
-operator!(BitAnd, bitand, BitAndAssign, bitand_assign, intersection);
-operator!(BitOr, bitor, BitOrAssign, bitor_assign, union);
-operator!(Sub, sub, SubAssign, sub_assign, difference);
-operator!(
-    BitXor,
-    bitxor,
-    BitXorAssign,
-    bitxor_assign,
-    symmetric_difference
-);
+operator!(BitAnd, bitand, intersection);
+operator!(BitOr, bitor, union);
+operator!(Sub, sub, difference);
+operator!(BitXor, bitxor, symmetric_difference);
+
+impl std::ops::BitAndAssign<&CpuSet> for CpuSet {
+    fn bitand_assign(&mut self, other: &CpuSet) {
+        for (i, word) in (self.base..).zip(&mut self.words) {
+            *word &= other.word(i);
+        }
+        self.trim();
+    }
+}
+
+impl std::ops::SubAssign<&CpuSet> for CpuSet {
+    fn sub_assign(&mut self, other: &CpuSet) {
+        for (i, word) in (self.base..).zip(&mut self.words) {
+            *word &= !other.word(i);
+        }
+        self.trim();
+    }
+}
+
+/// Costs the words of `other`, however large `self` is, unless `self` has to grow.
+impl std::ops::BitOrAssign<&CpuSet> for CpuSet {
+    fn bitor_assign(&mut self, other: &CpuSet) {
+        if other.is_empty() {
+            return;
+        }
+        self.cover(other.base, other.end() - 1);
+        let from = other.base - self.base;
+        for (word, more) in self.words[from..].iter_mut().zip(&other.words) {
+            *word |= more;
+        }
+    }
+}
+
+impl std::ops::BitXorAssign<&CpuSet> for CpuSet {
+    fn bitxor_assign(&mut self, other: &CpuSet) {
+        if other.is_empty() {
+            return;
+        }
+        self.cover(other.base, other.end() - 1);
+        let from = other.base - self.base;
+        for (word, more) in self.words[from..].iter_mut().zip(&other.words) {
+            *word ^= more;
+        }
+        self.trim();
+    }
+}

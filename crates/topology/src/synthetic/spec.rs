@@ -243,6 +243,7 @@ fn option(
             let mut parts = value.split(',');
             for slot in &mut spec.distances {
                 let part = parts.next().unwrap_or_default();
+                from = from.min(at + value.len());
                 *slot = match number(from, part)? {
                     distance @ 1..=255 => distance as u32,
                     _ => return Err(error(from, "expected a distance from 1 to 255")),

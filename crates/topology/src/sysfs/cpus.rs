@@ -30,7 +30,7 @@ pub(super) fn says_online(files: &mut Files, cpu: usize) -> bool {
 /// Sharing files under their new and old names, as list and as mask. All CPUs of a machine have
 /// the same ones, so the one that was there last is tried first.
 struct Variants {
-    /// File name, and is it a mask?
+    /// File name, and is it a mask? The lists first, then their masks in the same order.
     names: &'static [(&'static str, bool)],
     last: usize,
 }
@@ -66,6 +66,11 @@ impl Variants {
             let (name, is_mask) = self.names[i];
             if let Found::Good(id) = files.set(path.file(name), is_mask, &mut raw.sets) {
                 self.last = i;
+                let half = self.names.len() / 2;
+                if i < half {
+                    let mask = path.file(self.names[i + half].0);
+                    files.check_mask(mask, id, &raw.online, &mut raw.sets);
+                }
                 return Some((id, name));
             }
         }
@@ -211,7 +216,11 @@ fn cache(files: &mut Files, raw: &mut RawMachine, path: &mut Path) -> Option<(Ra
         0
     });
     let (cpus, from_mask) = match files.set(path.file("shared_cpu_list"), false, &mut raw.sets) {
-        Found::Good(id) => (Some(id), false),
+        Found::Good(id) => {
+            let mask = path.file("shared_cpu_map");
+            files.check_mask(mask, id, &raw.online, &mut raw.sets);
+            (Some(id), false)
+        }
         Found::Missing | Found::Bad => {
             let mask = files.set(path.file("shared_cpu_map"), true, &mut raw.sets);
             (mask.good(), true)

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// 65536 CPUs, has 190 KiB.
 const MAX_FILE: usize = 256 * 1024;
 
-/// Distinct CPU sets are kept up to this many bytes. A machine of 8192 CPUs needs about 1 MiB.
-const MAX_SET_BYTES: usize = 256 << 20;
+/// Distinct CPU sets are read up to this many bytes, whatever a tree holds. A machine of 8192 CPUs needs about 1 MiB.
+const MAX_SET_BYTES: usize = 64 << 20;
 
 /// `O_NONBLOCK` on every Linux this crate supports (x86-64 and aarch64): a named pipe in the
 /// place of a file must not stop the reader.
@@ -42,6 +42,8 @@ impl<T> Found<T> {
 pub(crate) struct Files {
     pub(crate) root: PathBuf,
     pub(crate) warnings: Warnings,
+    /// A running kernel makes list and mask of one set. Elsewhere they are held against each other.
+    pub(crate) cross_check: bool,
     buffer: Vec<u8>,
     path: PathBuf,
     lists: HashMap<Box<str>, SetId>,
@@ -54,6 +56,7 @@ impl Files {
         Self {
             root: root.to_path_buf(),
             warnings: Warnings::default(),
+            cross_check: root != Path::new("/"),
             buffer: Vec::new(),
             path: PathBuf::new(),
             lists: HashMap::new(),
@@ -169,6 +172,10 @@ impl Files {
         if let Some(id) = known.get(text) {
             return Found::Good(*id);
         }
+        if self.set_bytes > MAX_SET_BYTES {
+            self.warn(file, "too many different CPU sets in this tree: not read");
+            return Found::Bad;
+        }
         let parsed = match is_mask {
             true => CpuSet::parse_mask(text),
             false => CpuSet::parse_list(text),
@@ -176,9 +183,6 @@ impl Files {
         match parsed {
             Err(e) => self.warn(file, e.to_string()),
             Ok(set) if set.is_empty() => self.warn(file, "names no CPU"),
-            Ok(_) if self.set_bytes > MAX_SET_BYTES => {
-                self.warn(file, "too many different CPU sets in this tree: not kept");
-            }
             Ok(set) => {
                 self.set_bytes += set.memory() + text.len();
                 let id = sets.add(set);
@@ -187,6 +191,28 @@ impl Files {
             }
         }
         Found::Bad
+    }
+
+    /// Warns if the mask file beside a list file says something else about the online CPUs.
+    pub(crate) fn check_mask(
+        &mut self,
+        mask_file: &str,
+        list: SetId,
+        online: &CpuSet,
+        sets: &mut Sets,
+    ) {
+        if !self.cross_check {
+            return;
+        }
+        let Found::Good(mask) = self.set(mask_file, true, sets) else {
+            return;
+        };
+        if mask != list && sets.get(mask) & online != sets.get(list) & online {
+            self.warn(
+                mask_file,
+                "contradicts the list beside it: the list is taken",
+            );
+        }
     }
 
     /// The numbers `N` of the entries `PREFIX N` of a folder, ascending, at most `limit` of them;

@@ -20,8 +20,14 @@ pub(super) fn read(files: &mut Files, raw: &mut RawMachine, cpu_folders: &CpuSet
     for id in &ids {
         let folder = format!("{DIR}/node{id}");
         let mut cpus = files.cpu_list(&format!("{folder}/cpulist"));
+        let cpumap = format!("{folder}/cpumap");
         if cpus.is_none() {
-            cpus = files.cpu_mask(&format!("{folder}/cpumap"));
+            cpus = files.cpu_mask(&cpumap);
+        } else if files.cross_check
+            && let (Some(list), Some(mask)) = (&cpus, files.cpu_mask(&cpumap))
+            && list & &raw.online != &mask & &raw.online
+        {
+            files.warn(&cpumap, "contradicts the list beside it: the list is taken");
         }
         if cpus.is_none() {
             let text = "no usable list of CPUs: the CPUs' own links are taken";

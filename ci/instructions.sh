@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Instructions an empty item, queued from one outside thread and run, by pool: where the clock is too noisy, these are not.
+# The difference of two runs of different length under callgrind, so that starting up cancels; the median of three such differences.
+#
+#   ci/instructions.sh [POOL...] [--limit POOL=N]...
+#
+# Without pools: the bare channel and the peers that it takes little time to run. A pool above its --limit fails the script.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v valgrind >/dev/null; then
+    echo "skipped: valgrind is not installed"
+    exit 0
+fi
+
+pools=() limits=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --limit) limits+=("${2:?--limit needs POOL=N}"); shift 2 ;;
+        -*) echo "instructions.sh: unknown option $1" >&2; exit 2 ;;
+        *) pools+=("$1"); shift ;;
+    esac
+done
+for limit in "${limits[@]}"; do
+    [[ $limit =~ ^[a-z0-9_-]+=[0-9]+$ ]] || { echo "instructions.sh: --limit $limit: expected POOL=N" >&2; exit 2; }
+done
+features=()
+[ -z "${BENCH_FEATURES:-}" ] || features=(--features "$BENCH_FEATURES")
+
+cargo build --release -p bench "${features[@]}" >&2
+bench=${CARGO_TARGET_DIR:-target}/release/bench
+if [ ${#pools[@]} -eq 0 ]; then
+    pools=(crossbeam std-mpsc threadpool rusty_pool rayon tokio tokio-blocking-2 async-executor)
+    [ -z "${BENCH_FEATURES:-}" ] || pools=(cmwq cmwq-nostats "${pools[@]}")
+fi
+
+log=$(mktemp) few=2000 many=12000
+trap 'rm -f "$log"' EXIT
+
+# The number that callgrind collected while POOL ran N items.
+collected() {
+    if ! valgrind --tool=callgrind --callgrind-out-file=/dev/null --fair-sched=yes "$bench" one "$1" ext "$2" >/dev/null 2>"$log"; then
+        echo "instructions.sh: $1 failed under callgrind:" >&2
+        tail -n 5 "$log" >&2
+        return 1
+    fi
+    sed -n 's/.*Collected : *\([0-9]*\).*/\1/p' "$log"
+}
+
+status=0
+printf '%-18s %12s  %s\n' pool instr/item 'of three'
+for pool in "${pools[@]}"; do
+    runs=()
+    for _ in 1 2 3; do
+        a=$(collected "$pool" "$few")
+        b=$(collected "$pool" "$many")
+        runs+=($(((b - a) / (many - few))))
+    done
+    mapfile -t sorted < <(printf '%s\n' "${runs[@]}" | sort -n)
+    median=${sorted[1]}
+    printf '%-18s %12s  [%s..%s]\n' "$pool" "$median" "${sorted[0]}" "${sorted[2]}"
+    for limit in "${limits[@]}"; do
+        if [ "${limit%%=*}" = "$pool" ] && [ "$median" -gt "${limit##*=}" ]; then
+            echo "instructions.sh: $pool: $median instructions an item, the limit is ${limit##*=}" >&2
+            status=1
+        fi
+    done
+done
+exit $status

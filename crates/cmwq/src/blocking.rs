@@ -1,0 +1,53 @@
+//! Telling the pool that a worker is about to block.
+
+use crate::current::{self, WorkerContext};
+use std::sync::Arc;
+
+/// Calls `f`, having told the pool that this worker is about to block: items that wait get another worker at once, instead of
+/// when the block is detected. Outside a work item it just calls `f`. May be nested; the outermost call counts.
+///
+/// Costs two holds of the pool's lock, and a wake-up if items wait.
+///
+/// ```
+/// # let file = std::fs::File::open("/dev/null")?;
+/// cmwq::blocking(|| file.sync_all()).ok();
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn blocking<R>(f: impl FnOnce() -> R) -> R {
+    let _away = current::is_running().then(enter);
+    f()
+}
+
+/// Ends a blocking section when dropped.
+pub(crate) struct Away(Option<Arc<WorkerContext>>);
+
+/// Begins a blocking section of the calling worker. In a section already, or on a thread that is no worker: does nothing.
+pub(crate) fn enter() -> Away {
+    let Some(w) = current::worker() else {
+        return Away(None);
+    };
+    let began = w.pool.with(|p, drv| {
+        let now = drv.now();
+        p.blocked(w.worker, now, drv);
+        p.worker(w.worker)
+            .is_some_and(|x| x.state == cmwq_policy::pool::WorkerState::Blocked)
+    });
+    // A nested section finds the worker blocked by the outer one, which also ends it.
+    let ours = began
+        && !w
+            .shared
+            .away
+            .swap(true, std::sync::atomic::Ordering::Relaxed);
+    Away(ours.then_some(w))
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        if let Some(w) = &self.0 {
+            w.shared
+                .away
+                .store(false, std::sync::atomic::Ordering::Relaxed);
+            w.pool.with(|p, _| p.resumed(w.worker));
+        }
+    }
+}

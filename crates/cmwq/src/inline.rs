@@ -1,0 +1,145 @@
+//! Waiting for a one-shot item: running it oneself where that is allowed, else sleeping.
+
+use crate::current;
+use crate::error::JoinError;
+use crate::item::{Header, ItemPtr};
+use crate::pool::{link_arc, pool_by_id};
+use crate::runtime::RtInner;
+use crate::sys::futex::Timeout;
+use crate::workqueue::{PwqLink, WorkqueueKind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the decision came to.
+enum Verdict {
+    /// Ours to run.
+    Ours(u32, Arc<PwqLink>, u64),
+    /// Somebody else runs it, or it is not allowed: wait.
+    Wait,
+    Deadlock,
+}
+
+/// Runs the queued item on the calling thread if it has not started and the thread may. True if it did.
+///
+/// Allowed are workers of the same runtime whose nice is the queue's and whose pod lies within the queue's mask, and, on
+/// queues built with `inline_wait`, any thread. The item's own permit covers it; if it is held back, only a caller that runs an
+/// item of the same queue may start it, on that item's permit.
+pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
+    let worker = current::worker();
+    let seen = h.word();
+    if !seen.is_linked() {
+        return Ok(false);
+    }
+    let pool = pool_by_id(seen.pool());
+    let verdict = pool.with(|p, drv| {
+        let entry = seen.entry();
+        let Some(e) = p
+            .entry(entry)
+            .filter(|e| e.item == item && h.word() == seen)
+        else {
+            return Verdict::Wait;
+        };
+        // SAFETY: the pool's lock is held and the entry's pwq is linked.
+        let link = unsafe { link_arc(p.pwq(e.pwq).tag) };
+        let own = current::runs_item_of(&link.wq);
+        if link.wq.is_ordered() {
+            return if own {
+                Verdict::Deadlock
+            } else {
+                Verdict::Wait
+            };
+        }
+        let config = &link.wq.config;
+        let allowed = match &worker {
+            Some(w) => {
+                Arc::ptr_eq(&w.rt, &link.wq.rt)
+                    && !config.kernel_mode
+                    && (std::ptr::eq(w.pool, pool)
+                        || (config.kind == WorkqueueKind::Unbound && fits(w.pool, &link)))
+            }
+            None => config.inline_wait,
+        };
+        let now = drv.now();
+        if allowed && p.inline_begin(entry, own, now, drv) {
+            Verdict::Ours(entry, link, now)
+        } else {
+            Verdict::Wait
+        }
+    });
+    match verdict {
+        Verdict::Wait => Ok(false),
+        Verdict::Deadlock => Err(JoinError::WouldDeadlock {
+            // SAFETY: the caller holds the item.
+            item: unsafe { item.name() },
+            why: "it waits behind the caller's own item in an ordered workqueue",
+        }),
+        Verdict::Ours(entry, link, start) => {
+            link.wq.started_one();
+            // SAFETY: `inline_begin` gave the queued item to us alone; the entry keeps the pwq linked.
+            unsafe { current::run_item(item, &link) };
+            pool.with(|p, drv| {
+                let end = drv.now();
+                p.inline_end(entry, start, end, drv);
+            });
+            Ok(true)
+        }
+    }
+}
+
+/// Whether a worker of `pool` may run items of `link`'s queue: same nice, and its pod lies within the queue's mask.
+fn fits(pool: &crate::pool::RtPool, link: &PwqLink) -> bool {
+    use crate::pool::PoolKey;
+    let Some(key) = pool.key_hint() else {
+        return false;
+    };
+    let PoolKey::Unbound {
+        nice, pod, mask, ..
+    } = &link.key
+    else {
+        return false;
+    };
+    key.nice() == *nice && key.pod().is_subset(mask.as_ref().unwrap_or(pod))
+}
+
+/// The runtime behind a queued item, if it is driven by hand (see [`crate::testing`]).
+pub(crate) fn manual_runtime(h: &Header) -> Option<Arc<RtInner>> {
+    let rt = runtime_of(h)?;
+    rt.manual.is_some().then_some(rt)
+}
+
+fn runtime_of(h: &Header) -> Option<Arc<RtInner>> {
+    let seen = h.word();
+    if seen.pool() == cmwq_policy::word::NO_POOL {
+        return None;
+    }
+    pool_by_id(seen.pool()).inspect(|inner| inner.rt.clone())
+}
+
+/// Sleeps by `sleep` until it reports success or the deadline comes. While the runtime has no thread that could make workers
+/// (none could be made so far), the waiter itself tries again now and then.
+pub(crate) fn watchful(
+    h: &Header,
+    deadline: Option<Instant>,
+    mut sleep: impl FnMut(Timeout) -> bool,
+) -> bool {
+    let rt = runtime_of(h);
+    loop {
+        let helpless = rt.as_ref().is_some_and(|rt| rt.nudge_if_helpless());
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let timeout = match (helpless, left) {
+            (true, Some(l)) => Timeout::After(l.min(RETRY)),
+            (true, None) => Timeout::After(RETRY),
+            (false, Some(l)) => Timeout::After(l),
+            (false, None) => Timeout::Never,
+        };
+        if sleep(timeout) {
+            return true;
+        }
+        if left.is_some_and(|l| l.is_zero()) {
+            return false;
+        }
+    }
+}
+
+/// How often a waiter of a runtime without threads tries to get one.
+const RETRY: Duration = Duration::from_millis(20);

@@ -1,0 +1,223 @@
+//! Settings of a runtime.
+
+use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
+use crate::error::BuildError;
+use crate::pool::Spawner;
+use crate::sys::fork::ForkStamp;
+use crate::sys::thread::{ThreadFactory, default_factory};
+use crate::timers::Timers;
+use arc_swap::ArcSwap;
+use cmwq_topology::{AffinityScope, ProcessCpus, Topology};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The most worker threads a runtime makes unless told otherwise. The kernel has no such limit besides its own on threads;
+/// 10,000 is where Go gives up and is far beyond what managed pools reach.
+const DEFAULT_MAX_THREADS: usize = 10_000;
+
+/// Settings of a new [`Runtime`]; start with [`Runtime::builder`].
+#[must_use = "nothing is made until build() is called"]
+pub struct RuntimeBuilder {
+    max_threads: usize,
+    stack_size: Option<usize>,
+    thread_name: String,
+    hooks: Hooks,
+    topology: Option<Topology>,
+    process: Option<ProcessCpus>,
+    power_efficient: bool,
+    default_scope: AffinityScope,
+    idle_timeout: Duration,
+    histograms: bool,
+    factory: Option<ThreadFactory>,
+    manual: Option<manual::Manual>,
+    time: TimeSource,
+}
+
+impl std::fmt::Debug for RuntimeBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuntimeBuilder")
+            .field("max_threads", &self.max_threads)
+            .field("stack_size", &self.stack_size)
+            .field("thread_name", &self.thread_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RuntimeBuilder {
+    pub(super) fn new() -> RuntimeBuilder {
+        RuntimeBuilder {
+            max_threads: DEFAULT_MAX_THREADS,
+            stack_size: None,
+            thread_name: "cmwq".to_owned(),
+            hooks: Hooks {
+                start: None,
+                stop: None,
+                panic: None,
+            },
+            topology: None,
+            process: None,
+            power_efficient: false,
+            default_scope: AffinityScope::DEFAULT,
+            idle_timeout: Duration::from_nanos(cmwq_policy::pool::IDLE_TIMEOUT_NS),
+            histograms: true,
+            factory: None,
+            manual: None,
+            time: TimeSource::Real,
+        }
+    }
+
+    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; queueing never fails for
+    /// that. Rescuers, the spawner and the timer thread come on top.
+    pub fn max_threads(mut self, n: usize) -> Self {
+        self.max_threads = n;
+        self
+    }
+
+    /// Stack size of workers and rescuers, bytes; the standard library's default (2 MiB, or `RUST_MIN_STACK`) if not given.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = Some(bytes);
+        self
+    }
+
+    /// What names of worker threads begin with, `cmwq` if not given: `cmwq/0` works for CPU 0, `cmwq/0H` with high priority,
+    /// `cmwq/u3` for the unbound pool 3, `cmwq/R-name` rescues the queue "name". The system keeps 15 bytes.
+    pub fn thread_name(mut self, prefix: impl Into<String>) -> Self {
+        self.thread_name = prefix.into();
+        self
+    }
+
+    /// Called on each worker thread before its first item.
+    pub fn on_thread_start(mut self, f: impl Fn() + Send + Sync + 'static) -> Self {
+        self.hooks.start = Some(Arc::new(f));
+        self
+    }
+
+    /// Called on each worker thread after its last item.
+    pub fn on_thread_stop(mut self, f: impl Fn() + Send + Sync + 'static) -> Self {
+        self.hooks.stop = Some(Arc::new(f));
+        self
+    }
+
+    /// Called, on the worker, for each panic of an item that no joiner gets: reusable items', and those of detached closures.
+    /// The standard panic hook has run by then.
+    pub fn on_panic(mut self, f: impl Fn(&PanicInfo<'_>) + Send + Sync + 'static) -> Self {
+        self.hooks.panic = Some(Arc::new(f));
+        self
+    }
+
+    /// The machine to assume, instead of reading it: for tests and for what the system does not know. The CPUs that the
+    /// process may use are then all of its online ones.
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.process = Some(ProcessCpus::default());
+        self.topology = Some(topology);
+        self
+    }
+
+    /// What the process may use of the machine, instead of reading it.
+    pub fn process_cpus(mut self, process: ProcessCpus) -> Self {
+        self.process = Some(process);
+        self
+    }
+
+    /// Per-CPU queues built `power_efficient` become unbound (kernel: `workqueue.power_efficient`).
+    pub fn power_efficient(mut self, on: bool) -> Self {
+        self.power_efficient = on;
+        self
+    }
+
+    /// The scope of queues that do not choose one; `cache_shard` if not given. [`AffinityScope::Default`] is taken for that.
+    pub fn default_affinity_scope(mut self, scope: AffinityScope) -> Self {
+        self.default_scope = if scope == AffinityScope::Default {
+            AffinityScope::DEFAULT
+        } else {
+            scope
+        };
+        self
+    }
+
+    /// How long a surplus worker stays idle before it ends; 300 s if not given, as in the kernel.
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// Whether queue-to-start and run times are recorded per queue; on if not given. Costs a few nanoseconds an item.
+    pub fn histograms(mut self, on: bool) -> Self {
+        self.histograms = on;
+        self
+    }
+
+    pub(crate) fn manual(mut self, manual: manual::Manual, time: TimeSource) -> Self {
+        self.manual = Some(manual);
+        self.time = time;
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn factory(mut self, factory: ThreadFactory) -> Self {
+        self.factory = Some(factory);
+        self
+    }
+
+    /// Makes the runtime. No thread is made; the machine is read (a millisecond or so) unless it was given.
+    ///
+    /// # Errors
+    /// [`BuildError::Invalid`] for a thread limit of 0 or an empty thread name.
+    pub fn build(self) -> Result<Runtime, BuildError> {
+        if self.max_threads == 0 {
+            return Err(BuildError::Invalid {
+                setting: "max_threads",
+                expected: "at least 1".to_owned(),
+            });
+        }
+        if self.thread_name.is_empty() || self.thread_name.contains('\0') {
+            return Err(BuildError::Invalid {
+                setting: "thread_name",
+                expected: "at least one character, none of them NUL".to_owned(),
+            });
+        }
+        let topology = Arc::new(self.topology.unwrap_or_else(Topology::current));
+        let process = self.process.unwrap_or_else(ProcessCpus::current);
+        let machine = Machine::new(topology, &process, self.default_scope);
+        let inner = RtInner {
+            timers: Arc::new(Timers::new(self.time.clone())),
+            time: self.time,
+            factory: self.factory.unwrap_or_else(default_factory),
+            stack_size: self.stack_size,
+            thread_name: self.thread_name,
+            hooks: self.hooks,
+            max_threads: self.max_threads,
+            power_efficient: self.power_efficient,
+            idle_timeout: self.idle_timeout,
+            histograms: self.histograms,
+            threads: Arc::new(AtomicUsize::new(0)),
+            machine: ArcSwap::from_pointee(machine),
+            pools: Mutex::new(HashMap::new()),
+            wqs: Mutex::new(Wqs::default()),
+            spawner: Spawner::new(),
+            fork: ForkStamp::new(),
+            warnings: Mutex::new(Vec::new()),
+            manual: self.manual,
+            births: std::array::from_fn(|_| AtomicU64::new(0)),
+            misplaced: AtomicU64::new(0),
+        };
+        Ok(Runtime::from_inner(Arc::new(inner)))
+    }
+
+    /// Makes the runtime the process-wide one.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build), and [`BuildError::Invalid`] if the process-wide runtime exists already.
+    pub fn build_global(self) -> Result<&'static Runtime, BuildError> {
+        let runtime = self.build()?;
+        if super::GLOBAL.set(runtime).is_err() {
+            return Err(BuildError::Invalid {
+                setting: "build_global",
+                expected: "to be called once, before the process-wide runtime is used".to_owned(),
+            });
+        }
+        Ok(Runtime::global())
+    }
+}

@@ -1,0 +1,211 @@
+//! The table of pools, and the placing and counting of worker threads.
+
+use super::RtInner;
+use crate::error::QueueError;
+use crate::pool::{PoolKey, RtPool, kind_of, unused_pool};
+use crate::sys::cpu;
+use crate::sys::thread::SpawnError;
+use cmwq_policy::pool::{BirthReason, PoolConfig};
+use cmwq_topology::CpuSet;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// Counts a worker thread while it exists or is being made.
+pub(crate) struct ThreadTicket(Arc<AtomicUsize>);
+
+impl Drop for ThreadTicket {
+    fn drop(&mut self) {
+        // Ordering: Release pairs with the Acquire of `admit_thread`: a thread that is counted out is over.
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl RtInner {
+    fn lock_pools(&self) -> MutexGuard<'_, HashMap<PoolKey, &'static RtPool>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pool of these attributes, made if there is none; its users are counted.
+    pub(crate) fn acquire_pool(
+        self: &Arc<Self>,
+        key: &PoolKey,
+    ) -> Result<&'static RtPool, QueueError> {
+        let mut pools = self.lock_pools();
+        let pool = match pools.get(key) {
+            Some(pool) => pool,
+            None => {
+                let pool = unused_pool();
+                pool.set_up(self, key.clone(), self.pool_config(key));
+                pools.insert(key.clone(), pool);
+                pool
+            }
+        };
+        pool.inspect(|inner| inner.users += 1);
+        let retarget = self.machine.load().quota.is_some();
+        if retarget {
+            self.retarget(&pools);
+        }
+        Ok(pool)
+    }
+
+    /// One user less. A pool without users ends: its workers leave once nothing is queued.
+    pub(crate) fn release_pool(self: &Arc<Self>, pool: &'static RtPool) {
+        let mut pools = self.lock_pools();
+        let key = pool.inspect(|inner| {
+            inner.users -= 1;
+            if inner.users == 0 {
+                inner.key.clone()
+            } else {
+                None
+            }
+        });
+        let Some(key) = key else { return };
+        pools.remove(&key);
+        if self.machine.load().quota.is_some() {
+            self.retarget(&pools);
+        }
+        drop(pools);
+        pool.with(|p, drv| p.close(drv));
+        pool.try_tear_down();
+    }
+
+    /// A worker's thread has left its pool.
+    pub(crate) fn worker_left(&self, pool: &'static RtPool) {
+        pool.try_tear_down();
+    }
+
+    /// All pools, for reports.
+    pub(crate) fn pools(&self) -> Vec<&'static RtPool> {
+        self.lock_pools().values().copied().collect()
+    }
+
+    fn pool_config(&self, key: &PoolKey) -> PoolConfig {
+        let machine = self.machine.load();
+        let cpus = key.pod().intersection_len(&machine.usable).max(1) as u32;
+        PoolConfig {
+            kind: kind_of(key),
+            target: if matches!(key, PoolKey::PerCpu { .. }) {
+                1
+            } else {
+                cpus
+            },
+            histograms: self.histograms,
+            hog_extra: cpus,
+            ..PoolConfig::default()
+        }
+    }
+
+    /// Splits a CPU quota over the pools in use; without a quota every pool may use its pod's CPUs.
+    fn retarget(&self, pools: &HashMap<PoolKey, &'static RtPool>) {
+        let machine = self.machine.load();
+        let cpus = |key: &PoolKey| key.pod().intersection_len(&machine.usable).max(1);
+        let total: usize = pools
+            .keys()
+            .filter(|k| matches!(k, PoolKey::Unbound { .. }))
+            .map(cpus)
+            .sum();
+        for (key, pool) in pools {
+            if matches!(key, PoolKey::PerCpu { .. }) {
+                continue;
+            }
+            let own = cpus(key);
+            let target = match machine.quota {
+                Some(q) if q < total => (q * own).div_ceil(total).clamp(1, own),
+                _ => own,
+            };
+            pool.with(|p, drv| {
+                let now = drv.now();
+                p.set_target(target as u32, own as u32, now, drv);
+            });
+        }
+    }
+
+    /// A worker is wanted.
+    pub(crate) fn request_worker(self: &Arc<Self>, pool: &'static RtPool, reason: BirthReason) {
+        match &self.manual {
+            Some(_) => self.births[reason as usize].fetch_add(1, Ordering::Relaxed),
+            None => {
+                self.spawner.request(self, pool, reason);
+                0
+            }
+        };
+    }
+
+    pub(crate) fn note_birth(&self, reason: BirthReason) {
+        self.births[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A worker could not be made.
+    pub(crate) fn creation_failed(&self, pool: &'static RtPool, e: &SpawnError) {
+        let now = self.time.now();
+        pool.inspect(|inner| inner.policy.creation_failed(now));
+        pool.try_tear_down();
+        self.warn(format!("a worker thread could not be made: {e}"));
+    }
+
+    /// Counts one more thread in, unless the ceiling is reached.
+    pub(crate) fn admit_thread(&self) -> Result<ThreadTicket, SpawnError> {
+        let max = self.max_threads;
+        // Ordering: Acquire pairs with the Release of the ticket's drop.
+        self.threads
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
+                (n < max).then_some(n + 1)
+            })
+            .map(|_| ThreadTicket(Arc::clone(&self.threads)))
+            .map_err(|_| SpawnError::Ceiling)
+    }
+
+    /// A name like the kernel's: `cmwq/0:` for CPU 0's pool, `cmwq/u3:` for an unbound one.
+    pub(crate) fn worker_name(&self, pool: &RtPool) -> String {
+        let prefix = &self.thread_name;
+        pool.inspect(|inner| match &inner.key {
+            Some(PoolKey::PerCpu { cpu, nice }) => {
+                format!("{prefix}/{cpu}{}", if *nice < 0 { "H" } else { "" })
+            }
+            _ => format!("{prefix}/u{}", pool.id),
+        })
+    }
+
+    /// Gives the calling or another thread the CPU mask and nice of the pool's workers. What is not permitted is counted and
+    /// left as it is.
+    pub(crate) fn place_worker(&self, pool: &RtPool, tid: i32) {
+        let Some((key, nice)) =
+            pool.inspect(|inner| inner.key.clone().map(|k| (k.clone(), k.nice())))
+        else {
+            return;
+        };
+        let machine = self.machine.load();
+        let wish = match &key {
+            PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
+            PoolKey::Unbound {
+                managed: false,
+                strict: false,
+                mask: Some(mask),
+                ..
+            } => mask.clone(),
+            PoolKey::Unbound { pod, .. } => pod.clone(),
+        };
+        // The wish is what the process had at first use; a cpuset is left to the system, never read back and written.
+        let wish = wish.intersection(&machine.global);
+        let mut ok = true;
+        if !wish.is_empty() && !machine.usable.is_subset(&wish) {
+            ok &= cpu::set_affinity(tid, &mask_words(&wish)).is_ok();
+        }
+        if nice != 0 {
+            ok &= cpu::set_nice(tid, nice).is_ok();
+        }
+        if !ok {
+            self.misplaced.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The mask as words for the system call.
+fn mask_words(set: &CpuSet) -> Vec<u64> {
+    let mut words = vec![0u64; set.last().map_or(0, |c| c / 64 + 1)];
+    for cpu in set {
+        words[cpu / 64] |= 1 << (cpu % 64);
+    }
+    words
+}

@@ -1,0 +1,165 @@
+//! The handle of a one-shot item.
+
+use super::cell::TaskRef;
+use crate::blocking;
+use crate::current;
+use crate::error::{JoinError, QueueError};
+use crate::inline;
+use crate::item::{Dropped, take_out};
+use crate::sys::futex::Timeout;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Waits for a spawned closure and gives its result. Dropping it detaches: the closure runs all the same.
+///
+/// A handle is also a [`Future`]. It may be joined, awaited and dropped on any thread.
+#[must_use = "dropping the handle detaches the closure; say so with `drop` or `.detach()`"]
+pub struct JoinHandle<T> {
+    inner: Inner<T>,
+}
+
+enum Inner<T> {
+    Task(TaskRef<T>),
+    Refused(Option<QueueError>),
+}
+
+impl<T> Unpin for JoinHandle<T> {}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle")
+            .field("finished", &self.is_finished())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> JoinHandle<T> {
+    #[inline]
+    pub(crate) fn queued(task: TaskRef<T>) -> JoinHandle<T> {
+        JoinHandle {
+            inner: Inner::Task(task),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn refused(e: QueueError) -> JoinHandle<T> {
+        JoinHandle {
+            inner: Inner::Refused(Some(e)),
+        }
+    }
+
+    /// Whether the result is there. Never blocks.
+    pub fn is_finished(&self) -> bool {
+        match &self.inner {
+            Inner::Task(t) => t.is_complete(),
+            Inner::Refused(_) => true,
+        }
+    }
+
+    /// Waits for the result. Blocks.
+    ///
+    /// A worker of the same runtime that joins a closure that has not started runs it itself where mask, nice and the limits
+    /// allow; otherwise its pool starts another worker meanwhile. It never runs anything else while it waits. Other threads
+    /// run an awaited closure only on a queue built with [`inline_wait`](crate::WorkqueueBuilder::inline_wait).
+    ///
+    /// # Errors
+    /// [`JoinError`]: refused, cancelled, panicked, or [`JoinError::WouldDeadlock`] if the caller runs an item of the same
+    /// ordered queue, behind which the closure waits.
+    pub fn join(self) -> Result<T, JoinError> {
+        match self.inner {
+            Inner::Task(mut t) => {
+                if !t.is_complete() {
+                    wait(&t, None)?;
+                }
+                t.take()
+            }
+            Inner::Refused(e) => Err(JoinError::Refused(e.unwrap_or(QueueError::ShutDown))),
+        }
+    }
+
+    /// As [`join`](Self::join), at most for `timeout`: then the handle comes back.
+    ///
+    /// # Errors
+    /// As for `join`, inside.
+    pub fn join_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, JoinHandle<T>> {
+        match self.inner {
+            Inner::Task(mut t) => {
+                if !t.is_complete() {
+                    match wait(&t, Instant::now().checked_add(timeout)) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            return Err(JoinHandle {
+                                inner: Inner::Task(t),
+                            });
+                        }
+                        Err(e) => return Ok(Err(e)),
+                    }
+                }
+                Ok(t.take())
+            }
+            Inner::Refused(e) => Ok(Err(JoinError::Refused(e.unwrap_or(QueueError::ShutDown)))),
+        }
+    }
+
+    /// Takes the closure out of its queue if it has not started: then it never runs, what it captured is dropped here, and the
+    /// handle resolves to [`JoinError::Cancelled`]. True if so; false if it runs or is over. Does not wait for the closure.
+    pub fn cancel(&self) -> bool {
+        let Inner::Task(t) = &self.inner else {
+            return false;
+        };
+        if t.is_complete() {
+            return false;
+        }
+        let item = t.item();
+        if !take_out(item, t.header()) {
+            return false;
+        }
+        // SAFETY: we took the item out, so the queue's reference is ours and nobody runs it.
+        unsafe { item.discard(Dropped::Cancelled) };
+        true
+    }
+
+    /// Lets the closure run without anybody waiting for it; the same as dropping the handle.
+    pub fn detach(self) {}
+}
+
+/// Waits for the result; false if the deadline came first.
+fn wait<T>(t: &TaskRef<T>, deadline: Option<Instant>) -> Result<bool, JoinError> {
+    if inline::try_run(t.item(), t.header())? && t.is_complete() {
+        return Ok(true);
+    }
+    if let Some(rt) = inline::manual_runtime(t.header()) {
+        return rt
+            .run_until(|| t.is_complete())
+            .map(|()| true)
+            .map_err(|_| JoinError::WouldDeadlock {
+                // SAFETY: the handle keeps the cell alive.
+                item: unsafe { t.item().name() },
+                why: "nothing is left that could run in the seeded runtime",
+            });
+    }
+    let _away = current::is_running().then(blocking::enter);
+    Ok(inline::watchful(
+        t.header(),
+        deadline,
+        |timeout: Timeout| t.wait(timeout),
+    ))
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    /// If polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.inner {
+            Inner::Task(t) => t.poll(cx),
+            Inner::Refused(e) => Poll::Ready(Err(JoinError::Refused(
+                e.take().expect("polled again after it was ready"),
+            ))),
+        }
+    }
+}

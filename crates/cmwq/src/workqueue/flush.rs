@@ -1,0 +1,257 @@
+//! Flush, drain, close, destroy.
+
+use super::table::Table;
+use super::{PwqLink, WqInner};
+use crate::completion::Completion;
+use crate::current;
+use crate::error::{QueueError, WaitError};
+use cmwq_policy::flush::Arm;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl WqInner {
+    /// Waits until everything queued before the call is done; see [`super::Workqueue::flush`].
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<(), WaitError> {
+        self.check_not_own()?;
+        self.flush_unchecked(None).map(|_| ())
+    }
+
+    fn check_not_own(&self) -> Result<(), WaitError> {
+        if self.rt.fork.is_stale() {
+            return Err(WaitError::Forked);
+        }
+        if current::runs_item_of(self) {
+            let item = current::running().map_or("?", |r| r.name);
+            return Err(WaitError::OwnQueue {
+                wq: self.name().clone(),
+                item,
+            });
+        }
+        Ok(())
+    }
+
+    /// False if the deadline came first.
+    fn flush_unchecked(self: &Arc<Self>, deadline: Option<Instant>) -> Result<bool, WaitError> {
+        let done = Completion::new();
+        let arm = self.lock().flush.begin(Arc::clone(&done));
+        self.arm(arm);
+        self.rt.wait_until(&done, deadline, || {
+            format!("a flush of workqueue \"{}\"", self.name())
+        })
+    }
+
+    /// Arms all pwqs for a colour, and again for those who overflowed while that went on.
+    fn arm(&self, mut arm: Option<Arm>) {
+        while let Some(a) = arm {
+            let mut through = Vec::new();
+            let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
+            for link in links {
+                self.lock().flush.expect(a.flush);
+                let armed = link.pool.with(|p, drv| {
+                    let Some(id) = link.id() else { return false };
+                    let now = drv.now();
+                    p.arm_flush(id, a.flush, a.next, now, drv)
+                });
+                if !armed {
+                    let next = self.lock().flush.done(a.flush, &mut through);
+                    debug_assert!(next.is_none(), "no flush begins while pwqs are armed");
+                }
+            }
+            arm = self.lock().flush.armed_all(a.flush, &mut through);
+            through
+                .into_iter()
+                .for_each(|c: Arc<Completion>| c.complete());
+        }
+    }
+
+    /// A pwq has nothing of this colour left.
+    pub(crate) fn flushed(&self, colour: u8) {
+        let mut through = Vec::new();
+        let arm = self.lock().flush.done(colour, &mut through);
+        through.into_iter().for_each(|c| c.complete());
+        self.arm(arm);
+    }
+
+    /// Waits until the queue is empty, accepting only chained queueing meanwhile; see [`super::Workqueue::drain`].
+    pub(crate) fn drain(self: &Arc<Self>) -> Result<(), WaitError> {
+        self.check_not_own()?;
+        self.begin_drain();
+        let result = self.until_empty(None);
+        self.end_drain();
+        result.map(|_| ())
+    }
+
+    pub(crate) fn begin_drain(&self) {
+        let mut state = self.lock();
+        state.drainers += 1;
+        self.mark_draining(&state.links, true);
+        drop(state);
+        self.rt.timers.cancel_queue(self);
+    }
+
+    fn end_drain(&self) {
+        let mut state = self.lock();
+        state.drainers -= 1;
+        if state.drainers == 0 {
+            self.mark_draining(&state.links, false);
+        }
+    }
+
+    fn mark_draining(&self, links: &[Arc<PwqLink>], draining: bool) {
+        for link in links {
+            link.pool.inspect(|inner| {
+                if let Some(id) = link.id() {
+                    inner.policy.set_draining(id, draining);
+                }
+            });
+        }
+    }
+
+    /// Waits until nothing is queued; false if the deadline came first.
+    pub(crate) fn until_empty(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+    ) -> Result<bool, WaitError> {
+        loop {
+            if !self.flush_unchecked(deadline)? {
+                return Ok(false);
+            }
+            if self.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Whether nothing is queued, held back or running.
+    pub(crate) fn is_empty(&self) -> bool {
+        let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
+        links.iter().all(|l| {
+            l.pool
+                .inspect(|inner| l.id().is_none_or(|id| inner.policy.pwq(id).is_empty()))
+        })
+    }
+
+    /// The functions of the items that run now.
+    pub(crate) fn running_names(&self) -> Vec<&'static str> {
+        let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
+        let mut names = Vec::new();
+        for link in links {
+            link.pool.with(|p, drv| {
+                let now = drv.now();
+                p.recall_all(now, drv);
+                for (_, w) in p.workers() {
+                    for e in w
+                        .taken()
+                        .iter()
+                        .filter_map(|&e| p.entry(e))
+                        .filter(|e| Some(e.pwq) == link.id())
+                    {
+                        // SAFETY: the pool's lock is held and the entry exists, so the queue's side holds the item.
+                        names.push(unsafe { e.item.name() });
+                    }
+                }
+            });
+        }
+        names
+    }
+
+    /// Whether delayed work may be armed for this queue.
+    pub(crate) fn accepts_timers(&self) -> Result<(), QueueError> {
+        if self.rt.fork.is_stale() {
+            return Err(self.refuse(QueueError::Forked));
+        }
+        if self.is_closed() {
+            return Err(self.refuse(QueueError::Closed {
+                wq: self.name().clone(),
+            }));
+        }
+        if self.lock().drainers > 0 && !current::runs_item_of(self) {
+            return Err(self.refuse(QueueError::Draining {
+                wq: self.name().clone(),
+            }));
+        }
+        Ok(())
+    }
+
+    /// Refuses new items from now on; what is queued still runs, and then everything is released.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let mut state = self.lock();
+        // Ordering: Release pairs with the Acquire of `is_closed`.
+        if self.closed.swap(true, Ordering::Release) {
+            return;
+        }
+        self.table.store(Arc::new(Table::closed()));
+        let links = state.links.clone();
+        if links.is_empty() {
+            let gone = std::mem::take(&mut state.gone);
+            drop(state);
+            self.rt.forget_wq(self);
+            gone.into_iter().for_each(|c| c.complete());
+        } else {
+            drop(state);
+        }
+        self.rt.timers.cancel_queue(self);
+        self.wake_all_waiting_for_room();
+        Self::retire(links);
+        if let Some(r) = self.rescuer.get() {
+            r.stop();
+        }
+    }
+
+    fn wake_all_waiting_for_room(&self) {
+        let wakers = std::mem::take(
+            &mut *self
+                .room
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// Drains, closes, and waits until the last pwq is released; see [`super::Workqueue::destroy`].
+    pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), WaitError> {
+        self.drain()?;
+        let done = Completion::new();
+        {
+            let mut state = self.lock();
+            if state.links.is_empty() {
+                done.complete();
+            } else {
+                state.gone.push(Arc::clone(&done));
+            }
+        }
+        self.close();
+        self.rt.wait(&done, || {
+            format!("the end of workqueue \"{}\"", self.name())
+        })
+    }
+
+    /// Freezes or thaws a freezable queue.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        let mut state = self.lock();
+        if !self.config.freezable || state.frozen == frozen {
+            return;
+        }
+        state.frozen = frozen;
+        let links = state.links.clone();
+        drop(state);
+        for link in links {
+            link.pool.with(|p, drv| {
+                if let Some(id) = link.id() {
+                    let now = drv.now();
+                    p.set_frozen(id, frozen, now, drv);
+                }
+            });
+        }
+    }
+
+    /// Whether items of the queue are active.
+    pub(crate) fn is_active(&self) -> bool {
+        let links = self.lock().links.clone();
+        links.iter().any(|l| {
+            l.pool
+                .inspect(|inner| l.id().is_some_and(|id| inner.policy.pwq(id).active() > 0))
+        })
+    }
+}

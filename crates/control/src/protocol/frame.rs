@@ -1,0 +1,167 @@
+//! Length-prefixed frames.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Bytes of the length in front of each frame.
+const PREFIX: usize = 4;
+
+/// What is wrong with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// It announces more bytes than allowed.
+    TooLong {
+        /// The announced length.
+        announced: u64,
+        /// The allowed length.
+        limit: usize,
+    },
+    /// Its body is no message of the protocol.
+    Malformed(String),
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FrameError::TooLong { announced, limit } => {
+                write!(
+                    f,
+                    "a frame of {announced} bytes is longer than the {limit} allowed"
+                )
+            }
+            FrameError::Malformed(why) => write!(f, "not a message of the protocol: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Encodes a message as a frame.
+///
+/// # Errors
+/// [`FrameError::TooLong`] if the body is longer than `limit`; [`FrameError::Malformed`] if the value has no JSON form.
+pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, FrameError> {
+    let mut bytes = vec![0; PREFIX];
+    serde_json::to_writer(&mut bytes, message).map_err(|e| FrameError::Malformed(e.to_string()))?;
+    let length = bytes.len() - PREFIX;
+    match u32::try_from(length) {
+        Ok(prefix) if length <= limit => bytes[..PREFIX].copy_from_slice(&prefix.to_le_bytes()),
+        _ => {
+            return Err(FrameError::TooLong {
+                announced: length as u64,
+                limit,
+            });
+        }
+    }
+    Ok(bytes)
+}
+
+/// Collects bytes as they come and cuts them into frames. Never holds more than one frame's limit plus what one push brought.
+#[derive(Debug)]
+pub struct FrameBuffer {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl FrameBuffer {
+    /// An empty buffer for frames of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        FrameBuffer {
+            bytes: Vec::new(),
+            limit,
+        }
+    }
+
+    /// Appends received bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Whether nothing of a frame has arrived.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether so much has arrived that no more needs to be read before a frame was taken out.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= self.limit + PREFIX
+    }
+
+    /// The body of the first frame, if it is complete.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`] as soon as the length is known; the buffer is of no use afterwards.
+    pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
+        let Some(prefix) = self.bytes.first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*prefix) as usize;
+        if length > self.limit {
+            return Err(FrameError::TooLong {
+                announced: length as u64,
+                limit: self.limit,
+            });
+        }
+        if self.bytes.len() < PREFIX + length {
+            return Ok(None);
+        }
+        let rest = self.bytes.split_off(PREFIX + length);
+        let mut body = std::mem::replace(&mut self.bytes, rest);
+        body.drain(..PREFIX);
+        Ok(Some(body))
+    }
+
+    /// Whether a complete frame (or an error about one) is there to be taken.
+    pub fn has_frame(&self) -> bool {
+        self.bytes.first_chunk::<PREFIX>().is_some_and(|prefix| {
+            let length = u32::from_le_bytes(*prefix) as usize;
+            length > self.limit || self.bytes.len() >= PREFIX + length
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_cut() {
+        let mut wire = Vec::new();
+        for text in ["", "a", "hello"] {
+            wire.extend(encode(&text, 100).unwrap());
+        }
+        for step in 1..wire.len() {
+            let mut buffer = FrameBuffer::new(100);
+            let mut got = Vec::new();
+            for piece in wire.chunks(step) {
+                buffer.push(piece);
+                while buffer.has_frame() {
+                    got.push(buffer.next_frame().unwrap().unwrap());
+                }
+                assert_eq!(buffer.next_frame(), Ok(None));
+            }
+            assert_eq!(
+                got,
+                [b"\"\"".to_vec(), b"\"a\"".to_vec(), b"\"hello\"".to_vec()],
+                "step {step}"
+            );
+            assert!(buffer.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_huge_length_is_refused_at_once() {
+        let mut buffer = FrameBuffer::new(10);
+        buffer.push(&u32::MAX.to_le_bytes());
+        assert!(buffer.has_frame());
+        assert!(matches!(
+            buffer.next_frame(),
+            Err(FrameError::TooLong {
+                announced: 4_294_967_295,
+                limit: 10
+            })
+        ));
+        assert!(encode(&"0123456789", 10).is_err());
+    }
+}
