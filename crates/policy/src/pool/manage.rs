@@ -32,8 +32,10 @@ pub struct FairnessConfig {
 /// Whether items wait although nobody is on the way to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backlog {
-    /// No item waits, or a worker is on its way.
+    /// No item waits, or one for which a worker is on its way.
     None,
+    /// Several items wait, and a worker is on its way.
+    Coming,
     /// Items wait and one more worker may run, but none is idle: it is being made, or cannot be.
     Short,
     /// Items wait behind what runs, on the worklist or in a batch: if a running worker blocks, they should not.
@@ -360,7 +362,11 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn backlog(&self) -> Backlog {
         if self.counts.waking > 0 {
-            Backlog::None
+            if self.open_batches > 0 || self.worklist.len() > 1 {
+                Backlog::Coming
+            } else {
+                Backlog::None
+            }
         } else if self.open_batches > 0 {
             Backlog::Behind
         } else if self.worklist.is_empty() {
