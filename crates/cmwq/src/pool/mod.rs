@@ -26,7 +26,7 @@ use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag};
+use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time};
 use cmwq_topology::CpuSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -198,6 +198,12 @@ impl RtPool {
         pwq
     }
 
+    /// A worker holds the lock now.
+    #[inline]
+    pub(crate) fn visited(&self, now: Time) {
+        self.lane.visited(now);
+    }
+
     /// Takes the lock once, so that what lies in the submission lane is linked.
     pub(crate) fn absorb(&'static self) {
         self.with(|_, _| ());
@@ -213,10 +219,10 @@ impl RtPool {
         item: ItemPtr,
         link: &PwqLink,
         issuer_cpu: u32,
-        time: &TimeSource,
+        now: Time,
     ) -> bool {
         // SAFETY: passed on to the caller.
-        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, time) } {
+        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, now) } {
             lane::Submitted::Closed => false,
             lane::Submitted::Done => true,
             lane::Submitted::LookAfterIt => {

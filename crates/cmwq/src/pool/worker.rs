@@ -206,6 +206,7 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
         };
         let next = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
+            pool.visited(now);
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);

@@ -219,7 +219,10 @@ impl<T: Token, W> Pool<T, W> {
         }
         self.floor(now, drv);
         let found = self.fairness(now, drv);
-        self.kick(now, drv);
+        // Whatever the mean says, these have waited for a whole tick.
+        if self.needs_more() {
+            self.start_one(BirthReason::Demand, now, drv);
+        }
         self.distress(now, drv);
         found
     }

@@ -29,7 +29,7 @@ pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
 pub use worker::{
-    BirthReason, CREATE_COOLDOWN_NS, DeathReason, IDLE_TIMEOUT_NS, MAX_IDLE_RATIO,
+    BirthReason, CREATE_COOLDOWN_NS, DeathReason, IDLE_TIMEOUT_NS, MAX_IDLE_RATIO, WAKE_COST_NS,
     WAKE_PATIENCE_NS, Worker, WorkerCounts, WorkerKind, WorkerState,
 };
 
@@ -160,6 +160,8 @@ pub struct Pool<T, W> {
     manage: manage::Manage,
     /// How many pwqs have an armed colour: while there are any, workers take one item at a time.
     armed_pwqs: u32,
+    /// What items took lately, ns; a mean over about the last sixteen.
+    average_run_ns: u64,
     /// How many workers may have items in their batch that nobody has claimed.
     open_batches: u32,
     last_progress: Time,
@@ -195,6 +197,8 @@ impl<T: Token, W> Pool<T, W> {
             counts: WorkerCounts::default(),
             manage: manage::Manage::default(),
             armed_pwqs: 0,
+            // Unknown items count as long ones.
+            average_run_ns: 1_000_000,
             open_batches: 0,
             last_progress: 0,
             waiting_since: 0,
@@ -383,10 +387,10 @@ impl<T: Token, W> Pool<T, W> {
                 assert_eq!(same, 1, "worker {id}: an item is in at most one busy entry");
             }
         }
-        if self.needs_more() && self.counts.waking == 0 {
+        if self.needs_more() && self.counts.waking + self.counts.running == 0 {
             assert!(
                 self.counts.idle == 0,
-                "a worker is needed, one is idle, and nobody is on the way"
+                "items wait, a worker is idle, and nobody runs or is on the way"
             );
         }
     }
