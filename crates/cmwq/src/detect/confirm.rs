@@ -237,7 +237,10 @@ pub(super) fn look(
                         return false;
                     }
                     let now = drv.now();
-                    p.blocked(n.id, now, drv);
+                    let full = p.counts().running >= p.target();
+                    if p.blocked(n.id, now, drv) && full {
+                        drv.hand_over(first_on);
+                    }
                     p.worker(n.id)
                         .is_some_and(|w| w.state == WorkerState::Blocked)
                 });

@@ -24,6 +24,7 @@ mod watch;
 mod watchdog;
 
 pub(crate) use confirm::Evidence;
+pub(crate) use place::PlaceWords;
 pub(crate) use report::Reports;
 pub use report::{HogReport, Report, StallReport, StalledWorker};
 pub(crate) use service::{SERVICE_STACK, service_main};

@@ -1,4 +1,10 @@
-//! Two running workers of a pool share a CPU while another one of the pod has nothing to do.
+//! Where woken workers run: two remedies for a scheduler that, when every CPU looks busy, leaves a woken thread where it ran last.
+//!
+//! 1. A worker that is woken because another one blocks is wanted on the CPU that becomes free: its mask is narrowed to it, and
+//!    the worker puts its mask back itself as soon as it runs ([`PlaceWords`]).
+//! 2. Two running workers of a pool share a CPU while another one of the pod has nothing to do ([`unstack`]).
+//!
+//! Neither touches a thread whose mask is not the one that the runtime set: its item chose it, or somebody outside.
 //!
 //! The system puts a woken worker beside its waker when every CPU looks busy at that moment, and may take several ticks
 //! (of 1-10 ms) to move it when one becomes idle. The sentinel of the idle CPU runs at once. If it finds nobody blocked,
@@ -9,7 +15,98 @@ use super::confirm::Noted;
 use crate::pool::RtPool;
 use crate::runtime::RtInner;
 use crate::sys::cpu;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// CPUs beyond these are left to the system.
+const WORDS: usize = 1024 / 64;
+
+/// A worker's mask as the runtime set it, and as the system said right after (less what is offline or outside the cpuset).
+/// Fixed words, since sentinels read them.
+#[derive(Default)]
+pub(crate) struct PlaceWords {
+    set: [AtomicU64; WORDS],
+    seen: [AtomicU64; WORDS],
+    /// How many words of each count; 0: not known.
+    len: AtomicUsize,
+    seen_len: AtomicUsize,
+    /// The mask was narrowed and is to be put back.
+    narrowed: AtomicBool,
+}
+
+impl PlaceWords {
+    /// The calling worker has this mask now.
+    pub(crate) fn remember(&self, tid: i32, mask: &[u64]) {
+        let Ok(seen) = cpu::affinity(tid) else { return };
+        if mask.len() > WORDS || seen.len() > WORDS || seen.is_empty() {
+            return;
+        }
+        let put = |to: &[AtomicU64; WORDS], from: &[u64]| {
+            for (t, f) in to.iter().zip(from) {
+                t.store(*f, Ordering::Relaxed);
+            }
+        };
+        put(&self.set, mask);
+        put(&self.seen, &seen);
+        self.seen_len.store(seen.len(), Ordering::Relaxed);
+        // Ordering: Release pairs with the Acquire of `narrow`.
+        self.len.store(mask.len(), Ordering::Release);
+    }
+
+    pub(crate) fn forget(&self) {
+        self.len.store(0, Ordering::Relaxed);
+        self.narrowed.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets the sleeping thread run on this CPU only. Allocates nothing, takes no lock of ours.
+    pub(crate) fn narrow(&self, tid: i32, cpu: u32) {
+        // Ordering: Acquire pairs with the Release of `remember`.
+        if self.len.load(Ordering::Acquire) == 0 || cpu as usize >= WORDS * 64 || tid == 0 {
+            return;
+        }
+        let mut seen = [0; WORDS];
+        for (t, f) in seen.iter_mut().zip(&self.seen) {
+            *t = f.load(Ordering::Relaxed);
+        }
+        let seen = &seen[..self.seen_len.load(Ordering::Relaxed).min(WORDS)];
+        let (word, bit) = (cpu as usize / 64, 1_u64 << (cpu % 64));
+        let alone = seen.iter().map(|w| w.count_ones()).sum::<u32>() == 1;
+        if alone || seen.get(word).is_none_or(|w| w & bit == 0) || !cpu::affinity_is(tid, seen) {
+            return;
+        }
+        let mut one = [0; WORDS];
+        one[word] = bit;
+        // Before and after: a worker that runs meanwhile puts back what it finds, and finds what came after that as well.
+        self.narrowed.store(true, Ordering::Relaxed);
+        if cpu::set_affinity(tid, &one[..=word]).is_ok() {
+            // Ordering: Release pairs with the Acquire of `widen`: the mask was narrowed before.
+            self.narrowed.store(true, Ordering::Release);
+        }
+    }
+
+    /// The worker itself puts its mask back, if it was narrowed. One load if not, 1 us if so.
+    #[inline]
+    pub(crate) fn widen(&self) {
+        if self.narrowed.load(Ordering::Relaxed) {
+            self.put_back();
+        }
+    }
+
+    #[cold]
+    fn put_back(&self) {
+        // Ordering: Acquire pairs with the Release of `narrow`.
+        if self.narrowed.swap(false, Ordering::Acquire) {
+            let mut set = [0; WORDS];
+            for (t, f) in set.iter_mut().zip(&self.set) {
+                *t = f.load(Ordering::Relaxed);
+            }
+            let len = self.len.load(Ordering::Relaxed).min(WORDS);
+            if len > 0 && cpu::set_affinity(0, &set[..len]).is_err() {
+                // Every CPU of it is gone: run where there are some.
+                let _ = crate::sys::sched::unpin(0);
+            }
+        }
+    }
+}
 
 /// Moves a worker to `idle_cpu` if two of `runnable` (index into `noted`, CPU) share another one. True if one was moved.
 pub(super) fn unstack(

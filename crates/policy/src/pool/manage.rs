@@ -38,7 +38,8 @@ pub enum Backlog {
     Coming,
     /// Items wait and one more worker may run, but none is idle: it is being made, or cannot be.
     Short,
-    /// Items wait behind what runs, on the worklist or in a batch: if a running worker blocks, they should not.
+    /// Items wait behind what runs, on the worklist or in a batch, because no more may run or a further worker would not pay:
+    /// if a running one blocks, they should not.
     Behind,
 }
 
@@ -374,7 +375,9 @@ impl<T: Token, W> Pool<T, W> {
             Backlog::Behind
         } else if self.worklist.is_empty() {
             Backlog::None
-        } else if self.counts.running >= self.limit_now() {
+        } else if self.counts.running >= self.limit_now()
+            || (self.counts.running > 0 && !self.idle.is_empty())
+        {
             Backlog::Behind
         } else {
             Backlog::Short
