@@ -172,7 +172,7 @@ impl Reports {
             && let Err(payload) =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(report)))
         {
-            crate::runtime::drop_payload(Some(payload));
+            crate::error::drop_payload(payload);
         }
     }
 

@@ -4,7 +4,7 @@
 
 mod grab;
 
-pub(crate) use grab::{Grabbed, grab, grab_idle, take_out, wait_transit};
+pub(crate) use grab::{Grabbed, OffTimer, grab, grab_idle, is_orphan, take_out, wait_transit};
 
 use crate::pool::Submission;
 use crate::shim::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,12 @@ pub(crate) struct VTable {
     /// # Safety
     /// The item is alive.
     pub(crate) name: unsafe fn(ItemPtr) -> &'static str,
+    /// An instance runs in the pool of that number, and the item is being queued in another one: whoever waits for running
+    /// instances has to look there too. Never called for one-shot items.
+    ///
+    /// # Safety
+    /// The item is alive.
+    pub(crate) strayed: unsafe fn(ItemPtr, u32),
     /// It can be queued only once.
     pub(crate) oneshot: bool,
     /// The name of the function where it does not depend on the item: for those who cannot know that the item is alive.
@@ -173,6 +179,15 @@ impl ItemPtr {
     pub(crate) unsafe fn run(self) {
         // SAFETY: passed on to the caller.
         unsafe { (self.header().vtable.run)(self) }
+    }
+
+    /// See [`VTable::strayed`].
+    ///
+    /// # Safety
+    /// See [`VTable::strayed`].
+    pub(crate) unsafe fn strayed(self, pool: u32) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.header().vtable.strayed)(self, pool) }
     }
 
     /// See [`VTable::discard`].

@@ -7,8 +7,8 @@
 //!
 //! - L1: the lane is open only while items wait, on the worklist or in a batch, and a worker runs or is on its way: it comes for the lock at
 //!   its next item boundary, and the tick that watches waiting items is running. This is decided at the end of every hold of
-//!   the lock. An issuer that finds the last hold longer ago than a wake-up takes goes by the lock, so that more workers are
-//!   started if the running ones take long.
+//!   the lock. An issuer that finds the last decision about starting more workers longer ago than a wake-up takes goes by the
+//!   lock, so that this is decided again if the running ones take long.
 //! - L2: no item is left behind. The lock's holder closes the lane and then looks into it once more; an issuer pushes and then
 //!   looks whether the lane is still open, and if not takes the lock itself. Both are sequentially consistent, so at least
 //!   one of the two sees the other.
@@ -50,7 +50,7 @@ impl Submission {
 pub(super) struct Lane {
     head: AtomicPtr<Header>,
     open: AtomicBool,
-    /// When the lock was last held by a worker.
+    /// When it was last decided under the lock whether one more worker has to be started.
     visited: AtomicU64,
 }
 
@@ -123,7 +123,7 @@ impl Lane {
         }
     }
 
-    /// A worker holds the lock now.
+    /// Under the lock it is decided now whether one more worker has to be started.
     #[inline]
     pub(super) fn visited(&self, now: Time) {
         self.visited.store(now, Ordering::Relaxed);

@@ -28,6 +28,7 @@ use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
 use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time};
 use cmwq_topology::CpuSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The policy's pool, as the runtime drives it.
@@ -82,6 +83,8 @@ pub(crate) struct RtPool {
     pub(crate) id: u32,
     /// What sentinels read.
     pub(crate) watch: PoolWatch,
+    /// The fork stamp of the runtime that uses it; 0 before its first use.
+    made_in: AtomicU32,
     lane: Lane,
     inner: crate::shim::Mutex<Inner>,
 }
@@ -106,6 +109,7 @@ impl RtPool {
         RtPool {
             id,
             watch: PoolWatch::new(),
+            made_in: AtomicU32::new(0),
             lane: Lane::new(),
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
@@ -198,7 +202,7 @@ impl RtPool {
         pwq
     }
 
-    /// A worker holds the lock now.
+    /// Under the lock it is decided now whether one more worker has to be started.
     #[inline]
     pub(crate) fn visited(&self, now: Time) {
         self.lane.visited(now);
@@ -242,8 +246,38 @@ impl RtPool {
         self.inspect(|inner| inner.key.clone())
     }
 
-    /// Prepares a free pool for new use.
+    /// Whether it belongs to a runtime that was left behind by a fork: its lock may be held for ever.
+    #[inline]
+    pub(crate) fn is_stale(&self) -> bool {
+        let made_in = self.made_in.load(Ordering::Relaxed);
+        made_in != 0 && !crate::sys::fork::is_from_here(made_in)
+    }
+
+    /// One user less; without any, the pool ends: its workers leave once nothing is queued. The key, if that was the last one.
+    /// The caller holds the runtime's pool table.
+    pub(crate) fn release(&'static self) -> Option<PoolKey> {
+        let mut todo = Vec::new();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        inner.users -= 1;
+        if inner.users > 0 {
+            return None;
+        }
+        let mut drv = Driver::new(&inner.workers, &inner.time, &mut todo);
+        inner.policy.close(&mut drv);
+        let effects = drv.into_effects();
+        let key = inner.key.clone();
+        drop(guard);
+        // Idle workers are told to leave, nothing else can come of it.
+        debug_assert!(todo.is_empty());
+        effects.carry_out(self, None);
+        key
+    }
+
+    /// Prepares a free pool for new use, by one user: a late [`try_tear_down`](Self::try_tear_down) meant for its former life
+    /// finds it in use.
     pub(crate) fn set_up(&self, rt: &Arc<RtInner>, key: PoolKey, config: PoolConfig) {
+        self.made_in.store(rt.fork.value(), Ordering::Relaxed);
         self.inspect(|inner| {
             debug_assert!(inner.key.is_none() && inner.policy.entries() == 0);
             inner.policy = Pool::new(config);
@@ -252,12 +286,12 @@ impl RtPool {
             inner.key = Some(key);
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
-            inner.users = 0;
+            inner.users = 1;
             inner.watched = Watched::default();
         });
     }
 
-    /// Frees the pool if nothing and nobody is left in it and no pwq uses it. The caller holds the runtime's pool table.
+    /// Frees the pool if nothing and nobody is left in it and no pwq uses it. May come at any time, and late.
     pub(crate) fn try_tear_down(&self) -> bool {
         let rt = self.inspect(|inner| {
             let done = inner.users == 0

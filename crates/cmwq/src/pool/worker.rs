@@ -206,6 +206,9 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
     current::enter(Arc::clone(&context));
     rt.worker_hook(true);
     work(&context, &pod);
+    if rt.fork.is_stale() {
+        return;
+    }
     rt.worker_hook(false);
     current::leave();
     shared.give_back();
@@ -242,7 +245,13 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
             run_todo(std::mem::take(&mut todo));
         }
         match next {
-            Next::Run => run_batch(rt, &batch, shared),
+            Next::Run => {
+                run_batch(rt, &batch, shared);
+                if rt.fork.is_stale() {
+                    // The item forked and returned in the child, which has no business with our items.
+                    return;
+                }
+            }
             Next::Idle => {
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.
@@ -287,6 +296,9 @@ fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &Worke
     unsafe { shared.about_to_run(batch[0].item) };
     run_one(&batch[0]);
     for _ in 1..batch.len() {
+        if rt.fork.is_stale() {
+            return;
+        }
         let now: Time = rt.time.now();
         let Some(i) = shared.batch.claim(now) else {
             return;

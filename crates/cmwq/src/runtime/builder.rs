@@ -220,8 +220,9 @@ impl RuntimeBuilder {
         let topology = Arc::new(self.topology.unwrap_or_else(Topology::current));
         let process = self.process.unwrap_or_else(ProcessCpus::current);
         let machine = Machine::new(topology, &process, self.default_scope);
+        let fork = ForkStamp::new();
         let inner = RtInner {
-            timers: Arc::new(Timers::new(self.time.clone())),
+            timers: Arc::new(Timers::new(self.time.clone(), fork)),
             time: self.time,
             factory: self.factory.unwrap_or_else(default_factory),
             stack_size: self.stack_size,
@@ -237,7 +238,7 @@ impl RuntimeBuilder {
             wqs: Mutex::new(Wqs::default()),
             spawner: Spawner::new(),
             detect: Detect::new(self.detectors, Reports::new(self.on_report), self.watchdog),
-            fork: ForkStamp::new(),
+            fork,
             warnings: Mutex::new(Vec::new()),
             manual: self.manual,
             births: std::array::from_fn(|_| AtomicU64::new(0)),

@@ -25,7 +25,7 @@ pub use system::System;
 use crate::completion::Completion;
 use crate::current;
 use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
-use crate::error::{BuildError, WaitError};
+use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
 use crate::sys::clock::Clock;
 use crate::sys::fork::ForkStamp;
@@ -293,6 +293,9 @@ impl RtInner {
         if done.is_done() {
             return Ok(true);
         }
+        if self.fork.is_stale() {
+            return Err(WaitError::Forked);
+        }
         if self.manual.is_some() {
             return self
                 .run_until(|| done.is_done())
@@ -346,7 +349,7 @@ impl RtInner {
             &self.hooks.stop
         };
         if let Some(h) = hook
-            && std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| h())).is_err()
+            && quietly(|| h())
         {
             self.warn(format!(
                 "the thread {} hook panicked",
@@ -367,24 +370,17 @@ pub(crate) fn report_panic(item: &'static str, payload: Box<dyn Any + Send>) {
             item,
             message: &message,
         };
-        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&info)));
-        drop_payload(called.err());
+        quietly(|| hook(&info));
     }
-    drop_payload(Some(payload));
-}
-
-/// Drops a panic's payload; one whose drop panics too is leaked.
-pub(crate) fn drop_payload(payload: Option<Box<dyn Any + Send>>) {
-    if let Err(again) =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || drop(payload)))
-    {
-        std::mem::forget(again);
-    }
+    drop_payload(payload);
 }
 
 impl Drop for RtInner {
     fn drop(&mut self) {
         self.detect.stop(self.fork.is_stale());
+        if self.fork.is_stale() {
+            return; // its threads do not exist here, and they may have held any lock
+        }
         self.spawner.stop();
         self.timers.stop();
     }

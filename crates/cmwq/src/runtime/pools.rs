@@ -34,7 +34,10 @@ impl RtInner {
     ) -> Result<&'static RtPool, QueueError> {
         let mut pools = self.lock_pools();
         let pool = match pools.get(key) {
-            Some(pool) => pool,
+            Some(pool) => {
+                pool.inspect(|inner| inner.users += 1);
+                pool
+            }
             None => {
                 let pool = unused_pool();
                 pool.set_up(self, key.clone(), self.pool_config(key));
@@ -42,7 +45,6 @@ impl RtInner {
                 pool
             }
         };
-        pool.inspect(|inner| inner.users += 1);
         let retarget = self.machine.load().quota.is_some();
         if retarget {
             self.retarget(&pools);
@@ -53,21 +55,15 @@ impl RtInner {
     /// One user less. A pool without users ends: its workers leave once nothing is queued.
     pub(crate) fn release_pool(self: &Arc<Self>, pool: &'static RtPool) {
         let mut pools = self.lock_pools();
-        let key = pool.inspect(|inner| {
-            inner.users -= 1;
-            if inner.users == 0 {
-                inner.key.clone()
-            } else {
-                None
-            }
-        });
-        let Some(key) = key else { return };
+        let Some(key) = pool.release() else { return };
         pools.remove(&key);
         if self.machine.load().quota.is_some() {
             self.retarget(&pools);
         }
         drop(pools);
-        pool.with(|p, drv| p.close(drv));
+        if self.manual.is_some() {
+            self.dismiss_by_hand(pool);
+        }
         pool.try_tear_down();
     }
 

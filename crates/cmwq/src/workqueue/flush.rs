@@ -178,6 +178,9 @@ impl WqInner {
 
     /// Refuses new items from now on; what is queued still runs, and then everything is released.
     pub(crate) fn close(self: &Arc<Self>) {
+        if self.rt.fork.is_stale() {
+            return; // inherited by a fork: left as it is, since any lock may be held for ever
+        }
         let mut state = self.lock();
         // Ordering: Release pairs with the Acquire of `is_closed`.
         if self.closed.swap(true, Ordering::Release) {
@@ -195,21 +198,11 @@ impl WqInner {
             drop(state);
         }
         self.rt.timers.cancel_queue(self);
-        self.wake_all_waiting_for_room();
+        self.room.tell_all();
         Self::retire(links);
         if let Some(r) = self.rescuer.get() {
             r.stop();
         }
-    }
-
-    fn wake_all_waiting_for_room(&self) {
-        let wakers = std::mem::take(
-            &mut *self
-                .room
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
-        wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// Drains, closes, and waits until the last pwq is released; see [`super::Workqueue::destroy`].

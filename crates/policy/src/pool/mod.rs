@@ -329,7 +329,7 @@ impl<T: Token, W> Pool<T, W> {
         let mut in_flight = vec![[0u32; COLOURS]; max];
         for (id, e) in self.entries.iter() {
             in_flight[e.pwq as usize][e.colour as usize] += 1;
-            if e.place != Place::Inactive {
+            if e.place != Place::Inactive && !e.lent {
                 active[e.pwq as usize] += 1;
             }
             if let Place::Taken(w) | Place::Private(w) = e.place {
