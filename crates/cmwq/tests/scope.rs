@@ -118,7 +118,10 @@ fn a_panic_of_the_body_is_raised_after_all_are_over() {
             panic!("the body");
         })
     }));
-    assert_eq!(raised.unwrap_err().downcast_ref::<&str>(), Some(&"the body"));
+    assert_eq!(
+        raised.unwrap_err().downcast_ref::<&str>(),
+        Some(&"the body")
+    );
     assert_eq!(n.load(Ordering::SeqCst), 1);
 }
 
@@ -247,7 +250,10 @@ fn a_scope_in_an_item_of_its_own_ordered_queue_is_an_error_not_a_deadlock() {
             .unwrap();
         assert!(e.contains("ordered"), "{e}");
         let inner = wq.clone();
-        let r = wq.spawn(move || inner.run_on_each_cpu(|_| ())).join().unwrap();
+        let r = wq
+            .spawn(move || inner.run_on_each_cpu(|_| ()))
+            .join()
+            .unwrap();
         assert!(matches!(r, Err(JoinError::WouldDeadlock { .. })));
     });
 }
