@@ -83,6 +83,7 @@ const VTABLE: VTable = VTable {
     name,
     strayed,
     oneshot: false,
+    fixed_name: None,
 };
 
 unsafe fn name(item: ItemPtr) -> &'static str {

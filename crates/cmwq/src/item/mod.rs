@@ -44,6 +44,8 @@ pub(crate) struct VTable {
     pub(crate) strayed: unsafe fn(ItemPtr, u32),
     /// It can be queued only once.
     pub(crate) oneshot: bool,
+    /// The name of the function where it does not depend on the item: for those who cannot know that the item is alive.
+    pub(crate) fixed_name: Option<fn() -> &'static str>,
 }
 
 /// The head of every item; the rest of the item lies behind it (`repr(C)`).
@@ -102,6 +104,12 @@ impl Header {
     #[inline]
     pub(crate) fn confirm_pending(&self, seen: Word) -> bool {
         self.try_change(seen, seen)
+    }
+
+    /// Its kind.
+    #[inline]
+    pub(crate) fn vtable(&self) -> &'static VTable {
+        self.vtable
     }
 
     /// Whether the item can be queued only once.

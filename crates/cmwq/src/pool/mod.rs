@@ -14,6 +14,7 @@ mod lane;
 mod spawner;
 pub(crate) mod worker;
 
+pub(crate) use batch::BatchMark;
 pub(crate) use effects::{Driver, Todo, run_todo};
 use lane::Lane;
 pub(crate) use lane::Submission;
@@ -21,10 +22,11 @@ pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
 use crate::completion::Completion;
+use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag};
+use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -79,6 +81,8 @@ impl PoolKey {
 #[repr(align(128))]
 pub(crate) struct RtPool {
     pub(crate) id: u32,
+    /// What sentinels read.
+    pub(crate) watch: PoolWatch,
     /// The fork stamp of the runtime that uses it; 0 before its first use.
     made_in: AtomicU32,
     lane: Lane,
@@ -96,12 +100,15 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
+    /// Who looks after the pool.
+    pub(crate) watched: Watched,
 }
 
 impl RtPool {
     fn new(id: u32) -> RtPool {
         RtPool {
             id,
+            watch: PoolWatch::new(),
             made_in: AtomicU32::new(0),
             lane: Lane::new(),
             inner: crate::shim::Mutex::new(Inner {
@@ -112,6 +119,7 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 users: 0,
+                watched: Watched::default(),
             }),
         }
     }
@@ -145,9 +153,15 @@ impl RtPool {
         let r = step(&mut inner.policy, &mut drv);
         self.lane.publish(self.id, &mut inner.policy, &mut drv);
         let effects = drv.into_effects();
-        let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
+        let notice = inner
+            .watched
+            .observe(&inner.policy, &inner.workers, &self.watch);
+        let rt = (effects.needs_runtime() || notice.needs_runtime())
+            .then(|| inner.rt.clone())
+            .flatten();
         drop(guard);
         effects.carry_out(self, rt.as_ref());
+        notice.carry_out(self, rt.as_ref());
         r
     }
 
@@ -163,6 +177,7 @@ impl RtPool {
             workers,
             links,
             time,
+            watched,
             ..
         } = &mut *guard;
         let mut drv = Driver::new(workers, time, todo);
@@ -177,10 +192,20 @@ impl RtPool {
         });
         self.lane.publish(self.id, policy, &mut drv);
         let effects = drv.into_effects();
-        let rt = effects.needs_runtime().then(|| guard.rt.clone()).flatten();
+        let notice = watched.observe(policy, workers, &self.watch);
+        let rt = (effects.needs_runtime() || notice.needs_runtime())
+            .then(|| guard.rt.clone())
+            .flatten();
         drop(guard);
         effects.carry_out(self, rt.as_ref());
+        notice.carry_out(self, rt.as_ref());
         pwq
+    }
+
+    /// Under the lock it is decided now whether one more worker has to be started.
+    #[inline]
+    pub(crate) fn visited(&self, now: Time) {
+        self.lane.visited(now);
     }
 
     /// Takes the lock once, so that what lies in the submission lane is linked.
@@ -198,10 +223,10 @@ impl RtPool {
         item: ItemPtr,
         link: &PwqLink,
         issuer_cpu: u32,
-        time: &TimeSource,
+        now: Time,
     ) -> bool {
         // SAFETY: passed on to the caller.
-        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, time) } {
+        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, now) } {
             lane::Submitted::Closed => false,
             lane::Submitted::Done => true,
             lane::Submitted::LookAfterIt => {
@@ -262,6 +287,7 @@ impl RtPool {
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.users = 1;
+            inner.watched = Watched::default();
         });
     }
 

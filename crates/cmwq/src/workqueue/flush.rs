@@ -136,22 +136,23 @@ impl WqInner {
     /// The functions of the items that run now.
     pub(crate) fn running_names(&self) -> Vec<&'static str> {
         let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
-        let mut names = Vec::new();
+        let (mut names, mut running) = (Vec::new(), Vec::new());
         for link in links {
             link.pool.with(|p, drv| {
                 let now = drv.now();
                 p.recall_all(now, drv);
-                for (_, w) in p.workers() {
-                    for e in w
-                        .taken()
-                        .iter()
-                        .filter_map(|&e| p.entry(e))
-                        .filter(|e| Some(e.pwq) == link.id())
-                    {
-                        // SAFETY: the pool's lock is held and the entry exists, so the queue's side holds the item.
-                        names.push(unsafe { e.item.name() });
+                running.clear();
+                for (id, w) in p.workers() {
+                    let first = w.taken().first().and_then(|&e| p.entry(e));
+                    if first.is_some_and(|e| Some(e.pwq) == link.id()) {
+                        running.push(id);
                     }
                 }
+            });
+            // An item may be over and gone although its entry is not counted out yet: ask its worker.
+            link.pool.inspect(|inner| {
+                let shared = |id: &u32| inner.workers.get(*id as usize)?.as_ref();
+                names.extend(running.iter().filter_map(shared).map(|w| w.item_name()));
             });
         }
         names

@@ -144,6 +144,13 @@ impl WqInner {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Has the rescuer look around, if there is one.
+    pub(crate) fn wake_rescuer(&self) {
+        if let Some(r) = self.rescuer.get() {
+            r.wake();
+        }
+    }
+
     /// Calls the rescuer for this pwq.
     pub(crate) fn call_rescuer(&self, link: &Arc<PwqLink>) {
         if let Some(r) = self.rescuer.get() {

@@ -6,7 +6,7 @@ use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
 use crate::sys::cpu;
-use cmwq_policy::pool::{Enqueue, Refused};
+use cmwq_policy::pool::{Enqueue, Refused, Time};
 use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -137,6 +137,7 @@ impl WqInner {
         }
         // SAFETY: the caller owns the item.
         let oneshot = unsafe { item.header() }.is_oneshot();
+        let now = self.rt.time.now();
         loop {
             let table = self.table.load();
             let Some(i) = table.index(target) else {
@@ -145,16 +146,15 @@ impl WqInner {
             let attempt = match table.links[i].get() {
                 // SAFETY: we own the item, and the table, which we hold, keeps the pwq linked.
                 Some(link)
-                    if oneshot
-                        && unsafe { link.pool.submit(item, link, here as u32, &self.rt.time) } =>
+                    if oneshot && unsafe { link.pool.submit(item, link, here as u32, now) } =>
                 {
                     Attempt::Queued
                 }
-                Some(link) => self.enqueue(link, item, here, true),
+                Some(link) => self.enqueue(link, item, here, now, true),
                 None => {
                     let table = Arc::clone(&table);
                     match self.make_link(&table, i)? {
-                        Some(link) => self.enqueue(&link, item, here, true),
+                        Some(link) => self.enqueue(&link, item, here, now, true),
                         None => Attempt::Retry,
                     }
                 }
@@ -196,7 +196,7 @@ impl WqInner {
         if self.is_closed() {
             return Some(Attempt::Closed);
         }
-        Some(self.enqueue(&link, item, here, false))
+        Some(self.enqueue(&link, item, here, self.rt.time.now(), false))
     }
 
     /// One attempt; `current` says that a retiring pwq will not do.
@@ -206,6 +206,7 @@ impl WqInner {
         link: &PwqLink,
         item: ItemPtr,
         here: usize,
+        now: Time,
         current: bool,
     ) -> Attempt {
         let pool = link.pool;
@@ -238,7 +239,7 @@ impl WqInner {
                 chained,
                 issuer_cpu: here as u32,
             };
-            let now = drv.now();
+            pool.visited(now);
             match p.enqueue(q, now, drv) {
                 Ok(entry) => {
                     assert!(
