@@ -168,7 +168,7 @@ fn attrs_change_while_items_flow_and_nothing_is_lost() {
                     let scope = AffinityScope::ALL[i % AffinityScope::ALL.len()];
                     let attrs = Attrs::new()
                         .affinity_scope(scope)
-                        .affinity_strict(i % 3 == 0)
+                        .affinity_strict(i.is_multiple_of(3))
                         .nice((i % 4) as i32)
                         .cpumask((i % 5..32).collect());
                     wq.apply_attrs(attrs).unwrap();

@@ -140,7 +140,10 @@ fn run_on_each_cpu_runs_once_on_each_and_waits() {
             .spawn(move || {
                 let n = Count::new();
                 let c = n.clone();
-                q.run_on_each_cpu(move |_| drop(c.up())).unwrap();
+                q.run_on_each_cpu(move |_| {
+                    c.up();
+                })
+                .unwrap();
                 n.get()
             })
             .join()

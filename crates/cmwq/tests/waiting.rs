@@ -117,7 +117,12 @@ fn a_flush_of_a_queue_waits_for_all_before_it() {
 fn later_arrivals_do_not_delay_a_flush() {
     within("flush under load", || {
         let rt = runtime();
-        let wq = rt.workqueue("t").max_active(1).max_pending(500).build().unwrap();
+        let wq = rt
+            .workqueue("t")
+            .max_active(1)
+            .max_pending(500)
+            .build()
+            .unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let (s, q) = (stop.clone(), wq.clone());
         let feeder = std::thread::spawn(move || {
