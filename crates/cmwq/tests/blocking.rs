@@ -210,8 +210,11 @@ fn a_preempted_worker_is_not_taken_for_a_blocked_one() {
     }
     // A worker that waits for the pool's lock or frees memory sleeps for a moment, hence not exactly none.
     assert!(proc_stat.found <= proc_stat.looks / 50, "{proc_stat:?}");
-    assert_eq!(rt.thread_counts().born_blocked, 0);
-    assert!(rt.threads() <= cpus() + 1, "{} threads", rt.threads());
+    let c = rt.thread_counts();
+    assert_eq!(c.born_blocked, 0);
+    // Fairness and the floor go by time alone, which passes beside busy threads.
+    let by_time = (wq.stats().fairness + c.born_floor) as usize;
+    assert!(rt.threads() <= cpus() + 1 + by_time, "{c:?}");
 }
 
 #[test]
