@@ -9,7 +9,7 @@ use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
 use cmwq_policy::pool::{DeathReason, Here, Next, Taken, Time};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -20,8 +20,6 @@ pub(crate) struct WorkerShared {
     pub(crate) tid: AtomicI32,
     /// What the running item calls itself, for dumps.
     description: Mutex<String>,
-    /// CPU time of the thread when it last looked, ns.
-    pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
     /// How others find out whether it is blocked.
@@ -56,7 +54,6 @@ impl WorkerShared {
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
-            cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
             evidence: Evidence::default(),
             poked: AtomicU32::new(0),
