@@ -44,6 +44,7 @@ impl State {
     fn take(&mut self, id: u32) -> Option<Armed> {
         let armed = self.armed.get_mut(id as usize)?.take()?;
         self.wheel.cancel(armed.timer);
+        armed.wq.records.note_disarmed();
         self.free.push(id);
         Some(armed)
     }
@@ -96,11 +97,22 @@ impl Timers {
             state.armed.push(None);
             (state.armed.len() - 1) as u32
         });
-        assert!(id <= MAX_ENTRY, "more than 16 million armed timers in one runtime");
+        assert!(
+            id <= MAX_ENTRY,
+            "more than 16 million armed timers in one runtime"
+        );
         let before_us = state.wheel.next_expiry_ns();
         let timer = state.wheel.insert(now, now.saturating_add(delay), id);
-        let first = before_us.is_none_or(|t| state.wheel.expiry_ns(timer).is_some_and(|own| own < t));
-        state.armed[id as usize] = Some(Armed { item, before, wq: Arc::clone(wq), timer, dropped });
+        let first =
+            before_us.is_none_or(|t| state.wheel.expiry_ns(timer).is_some_and(|own| own < t));
+        state.armed[id as usize] = Some(Armed {
+            item,
+            before,
+            wq: Arc::clone(wq),
+            timer,
+            dropped,
+        });
+        wq.records.note_armed();
         work.header().set_word(before.grabbed().armed(id));
         drop(state);
         if first {
@@ -152,11 +164,14 @@ impl Timers {
             let now = self.time.now();
             let mut due = Vec::new();
             let mut state = self.lock();
-            let State { wheel, armed, free, .. } = &mut *state;
+            let State {
+                wheel, armed, free, ..
+            } = &mut *state;
             let more = wheel
                 .advance(now, BUDGET, |_, id| {
                     if let Some(a) = armed[id as usize].take() {
                         free.push(id);
+                        a.wq.records.note_disarmed();
                         // SAFETY: as in `fire_now`.
                         unsafe { a.item.header() }.set_word(a.before.grabbed());
                         due.push(a);
@@ -227,6 +242,12 @@ impl Timers {
                 rt.timers_failed(&e);
             }
         }
+    }
+
+    /// Whether the timer thread exists.
+    pub(crate) fn has_thread(&self) -> bool {
+        // Ordering: Acquire, as in `nudge`.
+        self.alive.load(Ordering::Acquire)
     }
 
     /// Whether items are armed and no thread looks after them.

@@ -61,6 +61,7 @@ const VTABLE: VTable = VTable {
     discard,
     name,
     oneshot: false,
+    fixed_name: None,
 };
 
 unsafe fn name(item: ItemPtr) -> &'static str {
@@ -165,7 +166,10 @@ impl Work {
     pub(crate) fn queue_on(&self, wq: &Arc<WqInner>, place: Place) -> Result<Queued, QueueError> {
         match grab_idle(self.header()) {
             Ok(before) => self.queue_grabbed(wq, before, place).map(|()| Queued::New),
-            Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
+            Err(seen) if seen.is_pending() => {
+                wq.records.note_already_pending();
+                Ok(Queued::AlreadyPending)
+            }
             Err(seen) => Err(self.disabled(wq, seen)),
         }
     }

@@ -37,6 +37,8 @@ pub(crate) struct VTable {
     pub(crate) name: unsafe fn(ItemPtr) -> &'static str,
     /// It can be queued only once.
     pub(crate) oneshot: bool,
+    /// The name of the function where it does not depend on the item: for those who cannot know that the item is alive.
+    pub(crate) fixed_name: Option<fn() -> &'static str>,
 }
 
 /// The head of every item; the rest of the item lies behind it (`repr(C)`).
@@ -94,6 +96,12 @@ impl Header {
         self.try_change(seen, seen)
     }
 
+    /// Its kind.
+    #[inline]
+    pub(crate) fn vtable(&self) -> &'static VTable {
+        self.vtable
+    }
+
     /// Whether the item can be queued only once.
     #[inline]
     pub(crate) fn is_oneshot(&self) -> bool {
@@ -119,6 +127,11 @@ impl Token for ItemPtr {
         let a = self.0.as_ptr().addr();
         (a >> 5) ^ (a >> 13)
     }
+
+    #[inline]
+    fn mark(self) -> u64 {
+        self.0.as_ptr().addr() as u64
+    }
 }
 
 impl ItemPtr {
@@ -126,6 +139,11 @@ impl ItemPtr {
     #[inline]
     pub(crate) fn new(header: NonNull<Header>) -> ItemPtr {
         ItemPtr(header)
+    }
+
+    /// The item that gave this [`Token::mark`].
+    pub(crate) fn from_mark(mark: u64) -> Option<ItemPtr> {
+        NonNull::new(mark as usize as *mut Header).map(ItemPtr)
     }
 
     /// The header.

@@ -86,6 +86,9 @@ pub(crate) struct Inner {
     pub(crate) key: Option<PoolKey>,
     pub(crate) rt: Option<Arc<RtInner>>,
     pub(crate) time: TimeSource,
+    /// Workers that came, by `BirthReason`, and went, by `DeathReason`.
+    pub(crate) births: [u64; 6],
+    pub(crate) deaths: [u64; 4],
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
 }
@@ -101,6 +104,8 @@ impl RtPool {
                 key: None,
                 rt: None,
                 time: TimeSource::Real,
+                births: [0; 6],
+                deaths: [0; 4],
                 users: 0,
             }),
         }
@@ -159,6 +164,8 @@ impl RtPool {
             inner.key = Some(key);
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
+            inner.births = [0; 6];
+            inner.deaths = [0; 4];
             inner.users = 0;
         });
     }

@@ -192,7 +192,7 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
             &spec,
             Box::new(move || {
                 let _ticket = ticket;
-                worker_main(pool, &own);
+                worker_main(pool, &own, reason);
             }),
         )
     });

@@ -2,12 +2,14 @@
 
 use super::batch::BatchWord;
 use super::{RtPool, link_of, run_todo};
+use crate::control::{cpu_time, probe, words};
 use crate::current::{self, WorkerContext};
+use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{Here, Next, Taken, Time};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use cmwq_policy::pool::{BirthReason, DeathReason, Here, Next, Taken, Time};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -22,6 +24,11 @@ pub(crate) struct WorkerShared {
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
+    /// The kind of the item that runs or ran last.
+    kind: AtomicPtr<VTable>,
+    /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
+    name: Mutex<&'static str>,
+    name_key: AtomicPtr<u8>,
 }
 
 /// How often a worker that found nothing lets others run before it sleeps.
@@ -39,6 +46,42 @@ impl WorkerShared {
             description: Mutex::new(String::new()),
             cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            kind: AtomicPtr::new(std::ptr::null_mut()),
+            name: Mutex::new(""),
+            name_key: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// The worker is about to run this item, which it has claimed.
+    ///
+    /// # Safety
+    /// The item is alive.
+    #[inline]
+    pub(crate) unsafe fn about_to_run(&self, item: ItemPtr) {
+        // SAFETY: passed on to the caller.
+        let kind = unsafe { item.header() }.vtable();
+        if kind.fixed_name.is_none() {
+            // SAFETY: the item is alive.
+            let name = unsafe { item.name() };
+            let key = name.as_ptr().cast_mut();
+            if self.name_key.load(Ordering::Relaxed) != key {
+                *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+                self.name_key.store(key, Ordering::Relaxed);
+            }
+        }
+        self.kind
+            .store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// The name of the function that runs, or ran last. Never looks at the item itself, which may be gone.
+    pub(crate) fn item_name(&self) -> &'static str {
+        // SAFETY: null or a table that lives for ever.
+        let Some(kind) = (unsafe { self.kind.load(Ordering::Relaxed).as_ref() }) else {
+            return "";
+        };
+        match kind.fixed_name {
+            Some(name) => name(),
+            None => *self.name.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 
@@ -66,7 +109,7 @@ impl WorkerShared {
 }
 
 /// The body of a worker thread: joins the pool, works, leaves.
-pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
+pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthReason) {
     let shared = Arc::new(WorkerShared::new());
     let tid = cpu::gettid();
     shared.tid.store(tid, Ordering::Relaxed);
@@ -82,8 +125,10 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
             inner.workers.resize_with(i + 1, || None);
         }
         inner.workers[i] = Some(Arc::clone(&shared));
+        inner.births[why as usize] += 1;
         id
     });
+    probe::worker_lives(rt, pool, tid, true, words::birth(why));
     let context = Arc::new(WorkerContext {
         rt: Arc::clone(rt),
         pool,
@@ -113,14 +158,19 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
             cpu: on,
             in_pod: pod.contains(on as usize),
         };
-        let next = pool.step(&mut todo, |p, drv| {
+        let (next, at) = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
             }
-            next
+            (next, now)
         });
+        match batch.first() {
+            // SAFETY: the entry is ours until it is counted out.
+            Some(first) => cpu_time::run(&unsafe { link_of(first.tag) }.wq.records.cpu_time, at),
+            None => cpu_time::pause(at),
+        }
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
@@ -138,8 +188,22 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
             }
             Next::Exit => {
                 let id = *worker as usize;
+                let why = if pool.inspect(|inner| inner.policy.is_closing()) {
+                    DeathReason::Shutdown
+                } else {
+                    DeathReason::Culled
+                };
+                rt.note_death(why);
+                probe::worker_lives(
+                    rt,
+                    pool,
+                    shared.tid.load(Ordering::Relaxed),
+                    false,
+                    words::death(why),
+                );
                 // The policy may have given the id to another worker already.
                 pool.inspect(|inner| {
+                    inner.deaths[why as usize] += 1;
                     if inner.workers[id]
                         .as_ref()
                         .is_some_and(|w| Arc::ptr_eq(w, shared))
@@ -154,12 +218,20 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
 }
 
 fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &WorkerShared) {
+    // SAFETY: the item was queued, and this worker has claimed it.
+    unsafe { shared.about_to_run(batch[0].item) };
     run_one(&batch[0]);
     for _ in 1..batch.len() {
         let now: Time = rt.time.now();
         let Some(i) = shared.batch.claim(now) else {
             return;
         };
+        if batch[i].tag != batch[i - 1].tag {
+            // SAFETY: the entry is ours until it is counted out.
+            cpu_time::run(&unsafe { link_of(batch[i].tag) }.wq.records.cpu_time, now);
+        }
+        // SAFETY: as above.
+        unsafe { shared.about_to_run(batch[i].item) };
         run_one(&batch[i]);
     }
 }
@@ -170,6 +242,14 @@ pub(crate) fn run_one(t: &Taken<crate::item::ItemPtr>) {
     // SAFETY: the entry is ours until it is counted out, which this thread does or allows only after the item ended.
     let link = unsafe { link_of(t.tag) };
     link.wq.started_one();
+    // SAFETY: the queue's side, which we are, holds the item.
+    let named = unsafe { probe::name(t.item) };
+    if let Some(named) = named {
+        probe::execute_start(named, link, t.entry);
+    }
     // SAFETY: the policy gave the item to this thread alone, and it was queued.
     unsafe { current::run_item(t.item, link) };
+    if let Some(named) = named {
+        probe::execute_end(named, link);
+    }
 }

@@ -22,6 +22,7 @@ pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 
 use crate::completion::Completion;
+use crate::control::Records;
 use crate::current;
 use crate::error::{BuildError, WaitError};
 use crate::pool::{PoolKey, RtPool, Spawner};
@@ -85,7 +86,7 @@ pub(crate) struct RtInner {
     pub(crate) stack_size: Option<usize>,
     pub(crate) thread_name: String,
     pub(crate) hooks: Hooks,
-    pub(crate) max_threads: usize,
+    pub(crate) max_threads: AtomicUsize,
     pub(crate) power_efficient: bool,
     pub(crate) idle_timeout: Duration,
     pub(crate) histograms: bool,
@@ -99,7 +100,9 @@ pub(crate) struct RtInner {
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
-    births: [AtomicU64; 6],
+    pub(crate) births: [AtomicU64; 6],
+    pub(crate) deaths: [AtomicU64; 4],
+    pub(crate) records: Records,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
 }

@@ -5,7 +5,7 @@ use crate::error::QueueError;
 use crate::pool::{PoolKey, RtPool, kind_of, unused_pool};
 use crate::sys::cpu;
 use crate::sys::thread::SpawnError;
-use cmwq_policy::pool::{BirthReason, PoolConfig};
+use cmwq_policy::pool::{BirthReason, DeathReason, PoolConfig};
 use cmwq_topology::CpuSet;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -136,23 +136,31 @@ impl RtInner {
         self.births[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn note_death(&self, reason: DeathReason) {
+        self.deaths[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A worker could not be made.
     pub(crate) fn creation_failed(&self, pool: &'static RtPool, e: &SpawnError) {
         let now = self.time.now();
         pool.inspect(|inner| inner.policy.creation_failed(now));
         pool.try_tear_down();
+        self.records.note_failure(e);
         self.warn(format!("a worker thread could not be made: {e}"));
     }
 
     /// Counts one more thread in, unless the ceiling is reached.
     pub(crate) fn admit_thread(&self) -> Result<ThreadTicket, SpawnError> {
-        let max = self.max_threads;
+        let max = self.max_threads.load(Ordering::Relaxed);
         // Ordering: Acquire pairs with the Release of the ticket's drop.
         self.threads
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
                 (n < max).then_some(n + 1)
             })
-            .map(|_| ThreadTicket(Arc::clone(&self.threads)))
+            .map(|before| {
+                self.records.note_threads(before + 1);
+                ThreadTicket(Arc::clone(&self.threads))
+            })
             .map_err(|_| SpawnError::Ceiling)
     }
 

@@ -69,6 +69,7 @@ where
         discard: Self::discard,
         name: Self::name,
         oneshot: true,
+        fixed_name: Some(std::any::type_name::<F>),
     };
     const OPS: Ops = Ops {
         take: Self::take,

@@ -1,6 +1,7 @@
 //! The way of an item into a pool.
 
 use super::{PwqLink, WqInner};
+use crate::control::probe;
 use crate::current;
 use crate::error::QueueError;
 use crate::item::ItemPtr;
@@ -82,13 +83,20 @@ impl WqInner {
         place: Place,
     ) -> Result<(), QueueError> {
         let here = cpu::current_cpu().unwrap_or(0) as usize;
-        let target = match place {
-            Place::Here => here,
-            Place::Cpu(cpu) => cpu,
+        let (target, req_cpu) = match place {
+            Place::Here => (here, None),
+            Place::Cpu(cpu) => (cpu, Some(cpu)),
         };
+        // SAFETY: the caller owns the item, which once queued may be gone.
+        let named = unsafe { probe::name(item) };
         if before.pool() != NO_POOL && !self.is_ordered() {
             match self.redirect(item, before.pool(), here) {
-                Some(Attempt::Queued) => return Ok(()),
+                Some(Attempt::Queued) => {
+                    if let Some(named) = named {
+                        probe::queue_work(named, self, req_cpu, before.pool());
+                    }
+                    return Ok(());
+                }
                 Some(Attempt::Draining) => {
                     return Err(self.refuse(QueueError::Draining {
                         wq: self.name().clone(),
@@ -115,7 +123,13 @@ impl WqInner {
                 }
             };
             match attempt {
-                Attempt::Queued => return Ok(()),
+                Attempt::Queued => {
+                    if let Some(named) = named {
+                        let pool = table.links[i].get().map_or(0, |link| link.pool.id);
+                        probe::queue_work(named, self, req_cpu, pool);
+                    }
+                    return Ok(());
+                }
                 Attempt::Retry => std::hint::spin_loop(),
                 Attempt::Draining => {
                     return Err(self.refuse(QueueError::Draining {
