@@ -54,6 +54,7 @@ mod completion;
 pub mod control;
 mod current;
 mod delayed;
+mod detect;
 mod error;
 mod inline;
 mod item;
@@ -77,6 +78,10 @@ pub use blocking::blocking;
 pub use cmwq_topology::{AffinityScope, CpuSet, Topology};
 pub use current::{current_work, describe, is_worker};
 pub use delayed::DelayedWork;
+pub use detect::{
+    DetectorState, DetectorStatus, Detectors, HogReport, Report, StallReport, StalledWorker,
+    ThreadCounts,
+};
 pub use error::{
     AttrsError, BuildError, JoinError, PanicPayload, QueueError, TrySpawnError, WaitError,
 };

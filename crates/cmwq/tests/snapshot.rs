@@ -377,6 +377,16 @@ fn attributes_are_read_set_and_read_back() {
         "7"
     );
     assert_eq!(rt.snapshot().threads.ceiling, 7);
+    for (setting, shown) in [
+        (Setting::WatchdogThresh(5), "5"),
+        (Setting::CpuIntensiveThreshUs(20_000), "20000"),
+        (Setting::FairnessThreshUs(3000), "3000"),
+    ] {
+        assert_eq!(rt.set(&Target::Global, &setting).unwrap(), shown);
+        assert_eq!(rt.get(&Target::Global, setting.attr()).unwrap(), shown);
+    }
+    let e = rt.set(&Target::Global, &Setting::Nice(1)).unwrap_err();
+    assert!(e.message.contains("name the queue"), "{e}");
     drop((journal, ticks));
 }
 

@@ -149,6 +149,10 @@ pub(crate) fn execute_start(item: Named, link: &PwqLink, entry: u32) {
 pub(crate) fn execute_end(item: Named, link: &PwqLink) {
     let panicked = PANICKED.replace(false);
     let wq = &link.wq;
+    if wq.rt.fork.is_stale() {
+        // The item forked and came back in the child: what others held at that moment may be held for ever here.
+        return;
+    }
     wq.rt.records.tracer.record(Some(wq.name()), || {
         Event::Other(TraceKind::ExecuteEnd {
             item: item.id,

@@ -2,6 +2,7 @@
 
 use super::recorder::Tracer;
 use crate::sys::thread::SpawnError;
+use cmwq_policy::pool::PoolConfig;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,6 +15,8 @@ pub(crate) struct Records {
     peak_threads: AtomicUsize,
     refused_by_ceiling: AtomicU64,
     last_failure: Mutex<String>,
+    /// When the fairness rule grants an extra worker, ns; 0: never.
+    pub(crate) fairness_ns: AtomicU64,
     /// Timeline recording.
     pub(crate) tracer: Tracer,
 }
@@ -26,6 +29,7 @@ impl Records {
             peak_threads: AtomicUsize::new(0),
             refused_by_ceiling: AtomicU64::new(0),
             last_failure: Mutex::default(),
+            fairness_ns: AtomicU64::new(PoolConfig::default().fairness_ns),
             tracer: Tracer::default(),
         }
     }

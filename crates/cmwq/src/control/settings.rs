@@ -12,6 +12,16 @@ use cmwq_topology::CpuSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// What of the runtime can be changed while it runs.
+const WRITABLE: [Attr; 4] = [
+    Attr::MaxThreads,
+    Attr::WatchdogThresh,
+    Attr::CpuIntensiveThreshUs,
+    Attr::FairnessThreshUs,
+];
+
 /// What parsing needs to know.
 pub(super) fn parse_context(rt: &RtInner) -> ParseContext {
     ParseContext {
@@ -85,6 +95,13 @@ fn global(rt: &RtInner, attr: Attr) -> Result<String, SetError> {
         Attr::DefaultAffinityScope => machine.default_scope.name().to_owned(),
         Attr::CacheShardSize => cmwq_topology::DEFAULT_CACHE_SHARD_SIZE.to_string(),
         Attr::PowerEfficient => format_bool(attr, rt.power_efficient).to_owned(),
+        Attr::WatchdogThresh => {
+            (rt.detect.watchdog_ns.load(Ordering::Relaxed) / NS_PER_S).to_string()
+        }
+        Attr::CpuIntensiveThreshUs => (rt.detect.hog_ns.load(Ordering::Relaxed) / 1000).to_string(),
+        Attr::FairnessThreshUs => {
+            (rt.records.fairness_ns.load(Ordering::Relaxed) / 1000).to_string()
+        }
         Attr::MaxThreads => rt.max_threads.load(Ordering::Relaxed).to_string(),
         _ => return Err(unsupported(attr)),
     })
@@ -155,6 +172,24 @@ fn set_global(rt: &RtInner, setting: &Setting) -> Result<(), SetError> {
             rt.max_threads.store(*n as usize, Ordering::Relaxed);
             Ok(())
         }
+        Setting::WatchdogThresh(s) => {
+            rt.detect
+                .watchdog_ns
+                .store(s.saturating_mul(NS_PER_S), Ordering::Relaxed);
+            Ok(())
+        }
+        Setting::CpuIntensiveThreshUs(us) => {
+            let ns = us.saturating_mul(1000);
+            rt.detect.hog_ns.store(ns, Ordering::Relaxed);
+            rt.reconfigure(|c| c.hog_ns = ns);
+            Ok(())
+        }
+        Setting::FairnessThreshUs(us) => {
+            let ns = us.saturating_mul(1000);
+            rt.records.fairness_ns.store(ns, Ordering::Relaxed);
+            rt.reconfigure(|c| c.fairness_ns = ns);
+            Ok(())
+        }
         other if other.attr().info().level == Level::Workqueue => {
             Err(SetError::not_found(format!(
                 "`{}` is an attribute of a workqueue: name the queue too",
@@ -207,7 +242,7 @@ pub(super) fn tunables(rt: &RtInner) -> Vec<Tunable> {
             Some(Tunable {
                 name: info.name.into(),
                 value: global(rt, info.attr).ok()?,
-                writable: matches!(info.attr, Attr::MaxThreads),
+                writable: WRITABLE.contains(&info.attr),
             })
         })
         .collect()

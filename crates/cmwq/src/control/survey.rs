@@ -6,6 +6,7 @@
 
 use super::records::unix_ms;
 use super::words;
+use crate::detect::{DetectorState, DetectorStatus};
 use crate::pool::{Inner, PoolKey, RtPool, WorkerShared};
 use crate::runtime::{Machine, RtInner};
 use crate::sys::clock::{Clock, monotonic_ns};
@@ -151,6 +152,8 @@ pub(super) fn snapshot(rt: &Arc<RtInner>, info: ProcessInfo, detail: Detail) -> 
             report.shown
         })
         .collect();
+    let status = rt.detect.status();
+    let detectors = status.iter().map(|s| s.threads as u32).sum::<u32>();
     let mut snapshot = Snapshot {
         format: SNAPSHOT_FORMAT,
         process: info,
@@ -167,8 +170,8 @@ pub(super) fn snapshot(rt: &Arc<RtInner>, info: ProcessInfo, detail: Detail) -> 
         cpu: cpu_view(rt, &machine),
         pools: views.into_iter().map(|v| v.shown).collect(),
         workqueues,
-        detection: detection(rt),
-        threads: threads(rt, rescuers),
+        detection: detection(&status),
+        threads: threads(rt, rescuers + detectors),
         tunables: super::settings::tunables(rt),
     };
     snapshot.clock.build_ns = monotonic_ns().saturating_sub(begun);
@@ -232,7 +235,7 @@ fn copy(inner: &Inner, rt: &RtInner, detail: Detail, name: &str) -> Option<PoolV
             strict, mask, pod, ..
         } => (None, *strict, mask.clone().unwrap_or_else(|| pod.clone())),
     };
-    let shown = PoolSnapshot {
+    let mut shown = PoolSnapshot {
         kind: if cpu.is_some() {
             PoolKind::PerCpu
         } else {
@@ -266,6 +269,9 @@ fn copy(inner: &Inner, rt: &RtInner, detail: Detail, name: &str) -> Option<PoolV
         .filter_map(|(id, link)| Some((id as PwqId, link.as_ref()?)))
         .map(|(id, link)| (id, pwq_view(p.pwq(id), link, detail)))
         .collect();
+    if let Some(stalled) = stalled(rt, p, now) {
+        shown.stalled_ns = Some(stalled);
+    }
     if detail.items {
         list_items(inner, &mut pwqs, now);
     }
@@ -280,6 +286,13 @@ fn copy(inner: &Inner, rt: &RtInner, detail: Detail, name: &str) -> Option<PoolV
         pwqs: pwqs.into_iter().map(|(_, v)| v).collect(),
         workers,
     })
+}
+
+/// For how long the worklist has not moved, if that is longer than the watchdog allows.
+fn stalled(rt: &RtInner, p: &crate::pool::Policy, now: Time) -> Option<u64> {
+    let limit = rt.detect.watchdog_ns.load(Ordering::Relaxed);
+    let still = now.saturating_sub(p.last_progress());
+    (limit > 0 && p.waiting() > 0 && still > limit).then_some(still)
 }
 
 fn pwq_view(pwq: &policy::Pwq, link: &Arc<PwqLink>, detail: Detail) -> PwqView {
@@ -522,30 +535,58 @@ fn cpu_view(rt: &RtInner, machine: &Machine) -> CpuView {
 }
 
 /// How blocked workers are noticed.
-fn detection(_rt: &RtInner) -> Detection {
-    let off = |reason: &'static str| Mechanism {
-        reason: reason.into(),
-        ..Mechanism::default()
+fn detection(status: &[DetectorStatus]) -> Detection {
+    let find = |name: &str| status.iter().find(|s| s.name == name);
+    let mechanism = |name: &str| {
+        find(name).map_or_else(Mechanism::default, |s| Mechanism {
+            state: match s.state {
+                DetectorState::InForce | DetectorState::Ready => MechanismState::InForce,
+                DetectorState::Off => MechanismState::Off,
+                DetectorState::Refused => MechanismState::Unavailable,
+            },
+            reason: s.reason.clone().into(),
+            cpu_time_ns: u64::try_from(s.cpu.as_nanos()).unwrap_or(u64::MAX),
+            looks: s.looks,
+            found: s.found,
+            unconfirmed: 0,
+            threads: s.threads as u32,
+        })
     };
-    Detection {
-        said: Mechanism {
-            state: MechanismState::InForce,
-            reason: "items that call cmwq::blocking, and the runtime's own waits".into(),
-            ..Mechanism::default()
-        },
-        sentinel: off("not part of this build"),
-        tick: off("not part of this build"),
-        records: off("not part of this build"),
+    let mut detection = Detection {
+        said: mechanism("said"),
+        sentinel: mechanism("sentinel"),
+        tick: mechanism("tick"),
+        records: mechanism("records"),
+    };
+    // A sentinel's run is a suspicion: what was not found blocked was not confirmed.
+    let s = &mut detection.sentinel;
+    s.unconfirmed = s.looks.saturating_sub(s.found);
+    // How the tick and the sentinels confirm what they suspect.
+    if detection.tick.state == MechanismState::InForce {
+        for (name, what) in [("proc-stat", "thread states"), ("cpu-clock", "CPU clocks")] {
+            let Some(s) = find(name).filter(|s| s.looks > 0 || s.state != DetectorState::Ready)
+            else {
+                continue;
+            };
+            detection.tick.reason = format!(
+                "{}; {what}: {} ({})",
+                detection.tick.reason,
+                s.state.as_str(),
+                s.reason
+            )
+            .into();
+        }
     }
+    detection
 }
 
-fn threads(rt: &RtInner, rescuers: u32) -> ThreadTotals {
+fn threads(rt: &RtInner, others: u32) -> ThreadTotals {
     let r = &rt.records;
     ThreadTotals {
         workers: rt.threads.load(Ordering::Relaxed) as u32,
         ceiling: rt.max_threads.load(Ordering::Relaxed) as u32,
         peak: r.peak_threads() as u32,
-        others: rescuers + u32::from(rt.spawner.is_alive()) + u32::from(rt.timers.has_thread()),
+        others: others + u32::from(rt.spawner.is_alive()) + u32::from(rt.timers.has_thread()),
         refused_by_ceiling: r.refused_by_ceiling(),
         create_failures: rt
             .spawner

@@ -4,12 +4,13 @@ use super::batch::BatchWord;
 use super::{RtPool, link_of, run_todo};
 use crate::control::{cpu_time, probe, words};
 use crate::current::{self, WorkerContext};
+use crate::detect::Evidence;
 use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
 use cmwq_policy::pool::{BirthReason, DeathReason, Here, Next, Taken, Time};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -24,12 +25,20 @@ pub(crate) struct WorkerShared {
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
+    /// How others find out whether it is blocked.
+    pub(crate) evidence: Evidence,
+    /// A sentinel woke it to look after its pool: the sentinel's CPU plus 1.
+    poked: AtomicU32,
     /// The kind of the item that runs or ran last.
     kind: AtomicPtr<VTable>,
     /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
     name: Mutex<&'static str>,
     name_key: AtomicPtr<u8>,
 }
+
+/// Records of workers that have left, for further ones. A record's memory is never given back, so that a sentinel, which may
+/// hold no lock and count no reference, can always wake the worker that it read from a pool.
+static SPARE: Mutex<Vec<Arc<WorkerShared>>> = Mutex::new(Vec::new());
 
 /// How often a worker that found nothing lets others run before it sleeps.
 const YIELDS: u32 = 3;
@@ -46,10 +55,46 @@ impl WorkerShared {
             description: Mutex::new(String::new()),
             cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            evidence: Evidence::default(),
+            poked: AtomicU32::new(0),
             kind: AtomicPtr::new(std::ptr::null_mut()),
             name: Mutex::new(""),
             name_key: AtomicPtr::new(std::ptr::null_mut()),
         }
+    }
+
+    /// A record for a worker of a pool.
+    pub(crate) fn obtain() -> Arc<WorkerShared> {
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Arc::new(WorkerShared::new()))
+    }
+
+    /// The worker has left: its record waits for another one.
+    pub(crate) fn give_back(self: Arc<Self>) {
+        self.tid.store(0, Ordering::Relaxed);
+        self.evidence.forget();
+        self.away.store(false, Ordering::Relaxed);
+        self.poked.store(0, Ordering::Relaxed);
+        self.describe("");
+        SPARE
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self);
+    }
+
+    /// Wakes the worker to look after its pool. For sentinels: takes no lock, allocates nothing.
+    pub(crate) fn poke(&self, cpu: u32) {
+        // Ordering: Release, and the parker's own: who wakes sees the poke.
+        self.poked.store(cpu.saturating_add(1), Ordering::Release);
+        self.parker.unpark();
+    }
+
+    fn take_poke(&self) -> Option<u32> {
+        if self.poked.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        // Ordering: Acquire pairs with the Release of `poke`.
+        self.poked.swap(0, Ordering::Acquire).checked_sub(1)
     }
 
     /// The worker is about to run this item, which it has claimed.
@@ -110,7 +155,7 @@ impl WorkerShared {
 
 /// The body of a worker thread: joins the pool, works, leaves.
 pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthReason) {
-    let shared = Arc::new(WorkerShared::new());
+    let shared = WorkerShared::obtain();
     let tid = cpu::gettid();
     shared.tid.store(tid, Ordering::Relaxed);
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
@@ -118,7 +163,7 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthRe
     };
     rt.place_worker(pool, tid);
     let now = rt.time.now();
-    let id = pool.inspect(|inner| {
+    let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
         let i = id as usize;
         if inner.workers.len() <= i {
@@ -126,20 +171,27 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthRe
         }
         inner.workers[i] = Some(Arc::clone(&shared));
         inner.births[why as usize] += 1;
-        id
+        (id, inner.policy.counts().own())
     });
     probe::worker_lives(rt, pool, tid, true, words::birth(why));
+    if own > 2 {
+        rt.detect.may_cull(rt, pool);
+    }
     let context = Arc::new(WorkerContext {
         rt: Arc::clone(rt),
         pool,
         worker: id,
-        shared,
+        shared: Arc::clone(&shared),
     });
     current::enter(Arc::clone(&context));
     rt.worker_hook(true);
     work(&context, &pod);
+    if rt.fork.is_stale() {
+        return;
+    }
     rt.worker_hook(false);
     current::leave();
+    shared.give_back();
     rt.worker_left(pool);
 }
 
@@ -160,6 +212,7 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
         };
         let (next, at) = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
+            pool.visited(now);
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
@@ -175,7 +228,13 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
             run_todo(std::mem::take(&mut todo));
         }
         match next {
-            Next::Run => run_batch(rt, &batch, shared),
+            Next::Run => {
+                run_batch(rt, &batch, shared);
+                if rt.fork.is_stale() {
+                    // The item forked and returned in the child, which has no business with our items.
+                    return;
+                }
+            }
             Next::Idle => {
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.
@@ -184,7 +243,14 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                         crate::sys::sched::yield_now();
                     }
                 }
-                shared.parker.park();
+                loop {
+                    shared.parker.park();
+                    // A sentinel may have woken it, which is only a hint.
+                    let Some(cpu) = shared.take_poke() else { break };
+                    if rt.detect.answer_poke(rt, pool, *worker, cpu) {
+                        break;
+                    }
+                }
             }
             Next::Exit => {
                 let id = *worker as usize;
@@ -222,6 +288,9 @@ fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &Worke
     unsafe { shared.about_to_run(batch[0].item) };
     run_one(&batch[0]);
     for _ in 1..batch.len() {
+        if rt.fork.is_stale() {
+            return;
+        }
         let now: Time = rt.time.now();
         let Some(i) = shared.batch.claim(now) else {
             return;
