@@ -81,6 +81,7 @@ impl<T: Token, W> Pool<T, W> {
             colour,
             oneshot: q.oneshot,
             queued_at: now,
+            active_at: now,
             issuer_cpu: q.issuer_cpu,
             lent: false,
             barriers: NIL,
@@ -122,6 +123,7 @@ impl<T: Token, W> Pool<T, W> {
             pwq.note_peaks();
             drv.activated(self.entries[e].item.mark(), pwq.tag);
             self.entries[e].place = Place::Worklist;
+            self.entries[e].active_at = now;
             self.push_worklist(e, now);
             n += 1;
         }

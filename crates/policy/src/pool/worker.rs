@@ -42,6 +42,8 @@ pub enum WorkerState {
     Intensive,
     /// Attached from elsewhere: does not count.
     Attached,
+    /// Helps in another pool instead of being idle: does not count, and is not woken.
+    Away,
     /// Told to leave.
     Dying,
 }
@@ -93,6 +95,8 @@ pub struct WorkerCounts {
     pub intensive: u32,
     /// Attached from elsewhere.
     pub attached: u32,
+    /// Helping in another pool.
+    pub away: u32,
     /// On their way out.
     pub dying: u32,
     /// Asked for, not there yet.
@@ -108,6 +112,7 @@ impl WorkerCounts {
             WorkerState::Blocked => &mut self.blocked,
             WorkerState::Intensive => &mut self.intensive,
             WorkerState::Attached => &mut self.attached,
+            WorkerState::Away => &mut self.away,
             WorkerState::Dying => &mut self.dying,
         }
     }
@@ -118,7 +123,7 @@ impl WorkerCounts {
 
     /// The pool's own workers, whatever they do.
     pub fn own(&self) -> u32 {
-        self.idle + self.waking + self.running + self.blocked + self.intensive
+        self.idle + self.waking + self.running + self.blocked + self.intensive + self.away
     }
 
     /// Own workers that are not idle.
@@ -269,6 +274,21 @@ impl<T: Token, W> Pool<T, W> {
         self.set_state(w, WorkerState::Idle);
         self.workers[w].idle_since = now;
         self.workers.push_front(&mut self.idle, w);
+    }
+
+    /// An idle worker goes to help in another pool. It is not woken meanwhile; back home it calls [`Pool::next`]. No effect,
+    /// and false, if it is not idle any more (it was woken or dismissed: it calls [`Pool::next`] now).
+    pub fn go_away(&mut self, w: WorkerId) -> bool {
+        if self
+            .workers
+            .get(w)
+            .is_none_or(|x| x.state != WorkerState::Idle)
+        {
+            return false;
+        }
+        self.workers.unlink(&mut self.idle, w);
+        self.set_state(w, WorkerState::Away);
+        true
     }
 
     /// Whether a running worker takes more items (kernel: keep_working).
