@@ -100,6 +100,9 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pools the runtime had made before.
     pub(crate) serial: u64,
+    /// Workers that came, by `BirthReason`, and went, by `DeathReason`.
+    pub(crate) births: [u64; 6],
+    pub(crate) deaths: [u64; 4],
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
     /// Who looks after the pool.
@@ -121,6 +124,8 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 serial: 0,
+                births: [0; 6],
+                deaths: [0; 4],
                 users: 0,
                 watched: Watched::default(),
             }),
@@ -290,6 +295,8 @@ impl RtPool {
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.serial = rt.pools_made.fetch_add(1, Ordering::Relaxed);
+            inner.births = [0; 6];
+            inner.deaths = [0; 4];
             inner.users = 1;
             inner.watched = Watched::default();
         });
