@@ -598,3 +598,48 @@ fn a_queue_that_others_have_served_is_owed_nothing_any_more() {
     let _ = busy;
     w.finish(1);
 }
+
+#[test]
+fn a_frozen_queue_starts_nothing_new_and_thaws_in_order() {
+    let mut w = world([4, 1, 1], [3, 5, 5], 2);
+    // A fixed limit (2 of 5 active) and a leased one (3 of 6).
+    let fixed = queue(&mut w, 2, 0, 5);
+    let leased = queue(&mut w, 0, 0, 6);
+    start_all(&mut w, 3);
+    start_all(&mut w, 0);
+    w.set_frozen(2, true);
+    w.set_frozen(0, true);
+    for _ in 0..20 {
+        for p in [0, 3] {
+            for (id, _) in running(&w, p) {
+                w.work(p, id);
+                w.check();
+            }
+            start_all(&mut w, p);
+        }
+    }
+    let ended = |w: &World, items: &[u32]| {
+        items
+            .iter()
+            .filter(|&&i| w.items[i as usize].ended == 1)
+            .count()
+    };
+    assert_eq!(
+        ended(&w, &fixed),
+        2,
+        "what was active has ended, nothing else started"
+    );
+    assert_eq!(ended(&w, &leased), 3);
+    let now = w.now;
+    let id = w.links[w.queues[2].current[&3] as usize].id.unwrap();
+    w.with_pool(3, |p, d| p.set_limit(id, 4, now, d));
+    assert_eq!(
+        w.pools[3].pwq(id).active(),
+        0,
+        "a raised limit does not thaw"
+    );
+    w.set_frozen(2, false);
+    assert_eq!(w.pools[3].pwq(id).active(), 3);
+    w.queues[2].max = 4;
+    w.finish(0);
+}

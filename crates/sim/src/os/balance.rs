@@ -9,10 +9,14 @@ impl Os {
     /// A CPU became idle: it pulls a thread that waits in its cache, or, if it tends to be idle for long enough, elsewhere.
     pub(super) fn newidle(&mut self, cpu: u32) {
         let llc = self.llc_of(cpu);
+        let avg = self.cpus[cpu as usize].avg_idle;
+        if avg < self.m.costs.newidle_cache {
+            return;
+        }
         if self.waiting[llc] > 0 && self.pull_from_llc(cpu, llc, true) {
             return;
         }
-        if self.cpus[cpu as usize].avg_idle < self.rules.newidle_node_cost {
+        if avg < self.m.costs.newidle_node {
             return;
         }
         self.pull_from_others(cpu, true);

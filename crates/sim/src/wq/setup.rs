@@ -282,7 +282,7 @@ impl Sim {
             id: w,
             away: None,
         });
-        let to = self.os.fallback(t, near);
+        let to = self.os.fork_cpu(t, near);
         self.os.wake(t, None, crate::os::Want::There(to));
         t
     }
