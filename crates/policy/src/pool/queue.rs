@@ -83,6 +83,7 @@ impl<T: Token, W> Pool<T, W> {
             queued_at: now,
             active_at: now,
             issuer_cpu: q.issuer_cpu,
+            lent: false,
             barriers: NIL,
         });
         if active {
@@ -138,10 +139,16 @@ impl<T: Token, W> Pool<T, W> {
         }
     }
 
-    /// An active item left the pwq: its permit goes to the next item, to the slot, or stays as a spare.
-    pub(super) fn permit_freed<D: Driver<W>>(&mut self, id: PwqId, now: Time, drv: &mut D) {
+    /// Active items left the pwq: their permits go to the next items, to the slot, or stay as spares.
+    pub(super) fn permits_freed<D: Driver<W>>(
+        &mut self,
+        id: PwqId,
+        n: u32,
+        now: Time,
+        drv: &mut D,
+    ) {
         let pwq = &mut self.pwqs[id];
-        pwq.active -= 1;
+        pwq.active -= n;
         pwq.overdrawn = if pwq.active > pwq.limit {
             pwq.active
         } else {
@@ -267,7 +274,7 @@ impl<T: Token, W> Pool<T, W> {
         self.pwqs[pwq].counters.cancelled += 1;
         self.drop_entry(id, drv);
         if active {
-            self.permit_freed(pwq, now, drv);
+            self.permits_freed(pwq, 1, now, drv);
         }
         self.report_if_drained(pwq, drv);
         Removed::Removed
@@ -331,7 +338,35 @@ impl<T: Token, W> Pool<T, W> {
 
     /// The item of [`Pool::inline_begin`] has returned.
     pub fn inline_end<D: Driver<W>>(&mut self, id: EntryId, start: Time, end: Time, drv: &mut D) {
-        self.complete(id, start, end, drv);
+        let pwq = self.complete(id, start, end, drv);
+        self.row_done(Some((pwq, 1)), end, drv);
+    }
+
+    /// The running item of this entry waits for others of its queue: its permit serves for them meanwhile. Nothing happens if
+    /// it has been lent already. Returns whether it is lent now; then [`Pool::take_permit_back`] comes when the wait is over.
+    pub fn lend_permit<D: Driver<W>>(&mut self, id: EntryId, now: Time, drv: &mut D) -> bool {
+        let Some(e) = self.entries.get_mut(id) else {
+            return false;
+        };
+        if e.lent || !matches!(e.place, Place::Taken(_) | Place::Inline) {
+            return false;
+        }
+        e.lent = true;
+        let pwq = e.pwq;
+        self.pwqs[pwq].lent += 1;
+        self.permits_freed(pwq, 1, now, drv);
+        true
+    }
+
+    /// The wait of [`Pool::lend_permit`] is over: the item counts again, even if that is one too many.
+    pub fn take_permit_back(&mut self, id: EntryId) {
+        let e = &mut self.entries[id];
+        debug_assert!(e.lent);
+        e.lent = false;
+        let p = &mut self.pwqs[e.pwq];
+        p.lent -= 1;
+        p.active += 1;
+        p.overdrawn = if p.active > p.limit { p.active } else { 0 };
     }
 
     /// The worker that runs this reusable item in this pool now, its entry and pwq.
