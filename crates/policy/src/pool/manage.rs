@@ -32,11 +32,14 @@ pub struct FairnessConfig {
 /// Whether items wait although nobody is on the way to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backlog {
-    /// No item waits, or a worker is on its way.
+    /// No item waits, or one for which a worker is on its way.
     None,
+    /// Several items wait, and a worker is on its way.
+    Coming,
     /// Items wait and one more worker may run, but none is idle: it is being made, or cannot be.
     Short,
-    /// Items wait behind what runs, on the worklist or in a batch: if a running worker blocks, they should not.
+    /// Items wait behind what runs, on the worklist or in a batch, because no more may run or a further worker would not pay:
+    /// if a running one blocks, they should not.
     Behind,
 }
 
@@ -364,12 +367,18 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn backlog(&self) -> Backlog {
         if self.counts.waking > 0 {
-            Backlog::None
+            if self.open_batches > 0 || self.worklist.len() > 1 {
+                Backlog::Coming
+            } else {
+                Backlog::None
+            }
         } else if self.open_batches > 0 {
             Backlog::Behind
         } else if self.worklist.is_empty() {
             Backlog::None
-        } else if self.counts.running >= self.limit_now() {
+        } else if self.counts.running >= self.limit_now()
+            || (self.counts.running > 0 && !self.idle.is_empty())
+        {
             Backlog::Behind
         } else {
             Backlog::Short
