@@ -574,6 +574,40 @@ fn a_queue_is_owed_nothing_for_the_time_its_own_limit_held_items_back() {
 }
 
 #[test]
+fn where_wake_ups_are_cheap_a_second_worker_comes_for_short_items() {
+    for (cost, more) in [(20_000, false), (1_000, true)] {
+        let mut w = world([2, 1, 1], [40, 5, 5], 4);
+        let mut config = *w.pools[0].config();
+        config.wake_cost_ns = cost;
+        let now = w.now;
+        w.with_pool(0, |p, d| p.configure(config, now, d));
+        // Two workers exist; items take 2 us.
+        for _ in 0..40 {
+            queue(&mut w, 0, 0, 2);
+            start_all(&mut w, 0);
+            w.now += 2_000;
+            for (id, _) in running(&w, 0) {
+                w.work(0, id);
+            }
+            start_all(&mut w, 0);
+        }
+        for (id, _) in running(&w, 0) {
+            w.work(0, id);
+        }
+        start_all(&mut w, 0);
+        queue(&mut w, 0, 0, 1);
+        start_all(&mut w, 0);
+        queue(&mut w, 0, 0, 1);
+        let woken = w
+            .todo
+            .iter()
+            .any(|r| matches!(r, Req::Wake(..) | Req::Create(_)));
+        assert_eq!(woken, more, "a wake-up costs {cost} ns");
+        w.finish(1);
+    }
+}
+
+#[test]
 fn a_queue_that_others_have_served_is_owed_nothing_any_more() {
     let mut w = world([1, 1, 1], [40, 5, 5], 4);
     queue(&mut w, 0, 0, 1);

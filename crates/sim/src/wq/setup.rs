@@ -235,6 +235,7 @@ impl Sim {
                 histograms: false,
                 reserve: spec.reserve,
                 hog_extra: target,
+                wake_cost_ns: m.costs.wake + m.costs.switch,
                 ..PoolConfig::default()
             }),
             lock: Lock {
