@@ -250,6 +250,10 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                 }
             }
             Next::Idle => {
+                if rt.spawner.is_starved() {
+                    // Another pool can have no thread because of the ceiling: this one, or one that is idle longer, leaves.
+                    pool.with(|p, drv| p.spare_one(drv));
+                }
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.
                 for _ in 0..YIELDS {

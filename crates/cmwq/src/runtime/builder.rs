@@ -78,8 +78,9 @@ impl RuntimeBuilder {
         }
     }
 
-    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; queueing never fails for
-    /// that. Rescuers, the spawner and the timer thread come on top.
+    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; idle workers leave for
+    /// pools that have none, so all get through as long as items end. Queueing never fails for that. Rescuers, the spawner
+    /// and the timer thread come on top.
     pub fn max_threads(mut self, n: usize) -> Self {
         self.max_threads = n;
         self
@@ -235,6 +236,7 @@ impl RuntimeBuilder {
             threads: Arc::new(AtomicUsize::new(0)),
             machine: ArcSwap::from_pointee(machine),
             pools: Mutex::new(HashMap::new()),
+            pools_made: AtomicU64::new(0),
             wqs: Mutex::new(Wqs::default()),
             spawner: Spawner::new(),
             detect: Detect::new(self.detectors, Reports::new(self.on_report), self.watchdog),
