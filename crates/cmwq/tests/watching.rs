@@ -68,8 +68,10 @@ fn a_function_that_hogs_its_cpu_is_reported_with_the_fourth_find() {
     assert!(h.on_cpu >= Duration::from_millis(10));
     assert!(seen[0].to_string().contains("greedy"));
     assert!(wq.stats().cpu_intensive >= 7);
-    // Compute loads do not breed threads: one more a CPU.
-    assert!(rt.threads() <= 2 * cpus() + 1, "{} threads", rt.threads());
+    // Compute loads do not breed threads: one more a CPU, and where the machine is busy otherwise what time alone adds.
+    let c = rt.thread_counts();
+    let by_time = (wq.stats().fairness + c.born_floor) as usize;
+    assert!(rt.threads() <= 2 * cpus() + 1 + by_time, "{c:?}");
 }
 
 #[test]
@@ -114,9 +116,13 @@ fn hogs_are_not_looked_for_when_switched_off() {
 
 #[test]
 fn a_worklist_that_does_not_move_is_reported_with_what_holds_it_up() {
+    const THRESHOLD: Duration = Duration::from_millis(300);
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let log = times.clone();
     let rt = Runtime::builder()
         .max_threads(1)
-        .watchdog(Duration::from_millis(150))
+        .watchdog(THRESHOLD)
+        .on_report(move |_| log.lock().unwrap().push(Instant::now()))
         .build()
         .unwrap();
     let wq = rt.workqueue("held-up").build().unwrap();
@@ -136,7 +142,7 @@ fn a_worklist_that_does_not_move_is_reported_with_what_holds_it_up() {
     };
     println!("{}", reports[0]);
     assert_eq!((s.queue.as_str(), s.waiting), ("held-up", 1));
-    assert!(s.stalled >= Duration::from_millis(150));
+    assert!(s.stalled >= THRESHOLD);
     assert_eq!(s.workers.len(), 1);
     let w = &s.workers[0];
     assert_eq!(w.queue, "held-up");
@@ -150,9 +156,12 @@ fn a_worklist_that_does_not_move_is_reported_with_what_holds_it_up() {
         assert_eq!(w.sleeping, Some(true));
     }
     // Once per period, not with every tick.
-    std::thread::sleep(Duration::from_millis(400));
-    let n = rt.reports().len();
-    assert!((2..=5).contains(&n), "{n} reports in about 550 ms");
+    eventually("the stall lasts and is reported again", || {
+        times.lock().unwrap().len() >= 3
+    });
+    for pair in times.lock().unwrap().windows(2) {
+        assert!(pair[1] - pair[0] > THRESHOLD * 9 / 10, "{pair:?}");
+    }
     gate.open();
     first.join().unwrap();
     assert_eq!(second.join().unwrap(), 2);
