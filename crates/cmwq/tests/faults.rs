@@ -148,7 +148,7 @@ fn the_thread_ceiling_holds_and_nothing_is_lost() {
     let rt = Runtime::builder().max_threads(1).build().unwrap();
     let wq = rt.workqueue("narrow").build().unwrap();
     run_everything_once(&wq);
-    assert_eq!(rt.threads(), 1);
+    assert!(rt.threads() <= 1);
 }
 
 /// Really: an ordinary user whose processes and threads are at their limit.

@@ -283,7 +283,8 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
     match result {
         Ok(()) => rt.note_birth(reason),
         Err(e) => {
-            if e == SpawnError::Ceiling {
+            // A worker in reserve is not worth another one's leaving.
+            if e == SpawnError::Ceiling && reason != BirthReason::Reserve {
                 // Idle workers of other pools make room.
                 // Ordering: SeqCst: a worker that goes idle after we looked at its pool sees this, see `is_starved`.
                 rt.spawner.starved.store(true, Ordering::SeqCst);
