@@ -350,10 +350,11 @@ impl RtInner {
         (self.spawner.is_needed() && !self.spawner.is_alive()) || self.timers.is_helpless()
     }
 
-    pub(crate) fn timers_failed(&self, e: &crate::sys::thread::SpawnError) {
-        self.warn(format!(
-            "the timer thread could not be made: {e}; waiters fire timers meanwhile"
+    pub(crate) fn timers_failed(self: &Arc<Self>, e: &crate::sys::thread::SpawnError) {
+        self.warn_once(format!(
+            "the timer thread could not be made: {e}; it is tried again every second, and waiters fire timers meanwhile"
         ));
+        self.spawner.retry_timers(self);
     }
 
     /// Calls the start or stop hook on a worker thread; a panic of the hook ends there.
