@@ -43,6 +43,9 @@ pub(crate) struct Driver<'a> {
 #[derive(Default)]
 pub(crate) struct Effects {
     wake: Option<WakeToken>,
+    /// Who is to be woken first, and where it is wanted.
+    woken: Option<&'static WorkerShared>,
+    wanted_on: Option<u32>,
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
     barriers: Vec<Arc<Completion>>,
@@ -68,6 +71,11 @@ impl<'a> Driver<'a> {
         self.effects
     }
 
+    /// The calling worker's CPU is about to be free, and as many workers run as may: who is woken in this step is to come here.
+    pub(crate) fn hand_over(&mut self, cpu: Option<u32>) {
+        self.effects.wanted_on = cpu;
+    }
+
     /// The time on the runtime's clock.
     #[inline]
     pub(crate) fn now(&self) -> Time {
@@ -91,6 +99,10 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
             return;
         };
         if self.effects.wake.is_none() {
+            // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
+            self.effects.woken = self
+                .worker(w)
+                .map(|s| unsafe { &*std::ptr::from_ref::<WorkerShared>(s) });
             self.effects.wake = Some(token);
         } else {
             self.effects.more_wakes.push(token);
@@ -163,6 +175,9 @@ impl Effects {
     #[inline]
     pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
         if let Some(token) = self.wake {
+            if let (Some(cpu), Some(worker)) = (self.wanted_on, self.woken) {
+                worker.come_to(cpu);
+            }
             token.wake();
         }
         for token in self.more_wakes {

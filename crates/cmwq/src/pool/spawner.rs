@@ -176,12 +176,12 @@ const SPAWNER_STACK: usize = 256 << 10;
 const STAND_IN: Duration = Duration::from_millis(4);
 
 fn make_service(rt: &Arc<RtInner>) {
-    let (weak, parker) = (Arc::downgrade(rt), rt.detect.parker());
+    let (weak, bell) = (Arc::downgrade(rt), rt.detect.bell());
     let spec = ThreadSpec {
         name: format!("{}/service", rt.thread_name),
         stack: Some(SERVICE_STACK),
     };
-    if (rt.factory)(&spec, Box::new(move || service_main(&weak, &parker))).is_err() {
+    if (rt.factory)(&spec, Box::new(move || service_main(&weak, &bell))).is_err() {
         rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
         rt.spawner.lock().service = Some(monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS));
     }

@@ -3,13 +3,13 @@
 use super::batch::BatchWord;
 use super::{RtPool, link_of, run_todo};
 use crate::current::{self, WorkerContext};
-use crate::detect::Evidence;
+use crate::detect::{Evidence, PlaceWords};
 use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
 use cmwq_policy::pool::{DeathReason, Here, Next, Taken, Time};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -20,14 +20,16 @@ pub(crate) struct WorkerShared {
     pub(crate) tid: AtomicI32,
     /// What the running item calls itself, for dumps.
     description: Mutex<String>,
-    /// CPU time of the thread when it last looked, ns.
-    pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
     /// How others find out whether it is blocked.
     pub(crate) evidence: Evidence,
     /// A sentinel woke it to look after its pool: the sentinel's CPU plus 1.
     poked: AtomicU32,
+    /// Where it was when it last asked for work.
+    last_cpu: AtomicU32,
+    /// Which CPUs its thread may use.
+    pub(crate) place: PlaceWords,
     /// The kind of the item that runs or ran last.
     kind: AtomicPtr<VTable>,
     /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
@@ -52,10 +54,11 @@ impl WorkerShared {
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
-            cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
             evidence: Evidence::default(),
             poked: AtomicU32::new(0),
+            last_cpu: AtomicU32::new(u32::MAX),
+            place: PlaceWords::default(),
             kind: AtomicPtr::new(std::ptr::null_mut()),
             name: Mutex::new(""),
             name_key: AtomicPtr::new(std::ptr::null_mut()),
@@ -74,6 +77,7 @@ impl WorkerShared {
         self.evidence.forget();
         self.away.store(false, Ordering::Relaxed);
         self.poked.store(0, Ordering::Relaxed);
+        self.place.forget();
         self.describe("");
         SPARE
             .lock()
@@ -83,9 +87,20 @@ impl WorkerShared {
 
     /// Wakes the worker to look after its pool. For sentinels: takes no lock, allocates nothing.
     pub(crate) fn poke(&self, cpu: u32) {
+        if self.parker.is_parked() {
+            self.come_to(cpu);
+        }
         // Ordering: Release, and the parker's own: who wakes sees the poke.
         self.poked.store(cpu.saturating_add(1), Ordering::Release);
         self.parker.unpark();
+    }
+
+    /// Has the worker, which sleeps, wake up on this CPU, which is about to be free. Without this the system wakes it where it
+    /// ran last, behind whatever runs there, if all CPUs look busy at that moment. About 1.6 us unless it ran here last.
+    pub(crate) fn come_to(&self, cpu: u32) {
+        if self.last_cpu.load(Ordering::Relaxed) != cpu {
+            self.place.narrow(self.tid.load(Ordering::Relaxed), cpu);
+        }
     }
 
     fn take_poke(&self) -> Option<u32> {
@@ -161,6 +176,11 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
         unreachable!("a pool that asked for a worker stays until it came or failed")
     };
     rt.place_worker(pool, tid);
+    if let Some(mask) = rt.worker_mask(pool) {
+        shared
+            .place
+            .remember(tid, &crate::runtime::mask_words(&mask));
+    }
     let now = rt.time.now();
     let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
@@ -202,7 +222,9 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
     let mut batch = Vec::with_capacity(cmwq_policy::pool::BATCH);
     let mut todo = Vec::new();
     loop {
+        shared.place.widen();
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
+        shared.last_cpu.store(on, Ordering::Relaxed);
         let here = Here {
             cpu: on,
             in_pod: pod.contains(on as usize),

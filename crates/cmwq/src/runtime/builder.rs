@@ -1,7 +1,7 @@
 //! Settings of a runtime.
 
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
-use crate::detect::{Detect, Detectors, Report, Reports};
+use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
 use crate::sys::fork::ForkStamp;
@@ -36,7 +36,7 @@ pub struct RuntimeBuilder {
     histograms: bool,
     factory: Option<ThreadFactory>,
     detectors: Detectors,
-    on_report: Option<Arc<dyn Fn(&Report) + Send + Sync>>,
+    on_report: Option<ReportHook>,
     watchdog: Duration,
     manual: Option<manual::Manual>,
     time: TimeSource,

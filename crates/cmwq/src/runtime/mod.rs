@@ -18,6 +18,7 @@ mod system;
 
 pub use builder::RuntimeBuilder;
 pub(crate) use machine::Machine;
+pub(crate) use pools::mask_words;
 pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 

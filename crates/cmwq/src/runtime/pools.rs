@@ -209,11 +209,36 @@ impl RtInner {
     /// Gives the calling or another thread the CPU mask and nice of the pool's workers. What is not permitted is counted and
     /// left as it is.
     pub(crate) fn place_worker(&self, pool: &RtPool, tid: i32) {
-        let Some((key, nice)) =
-            pool.inspect(|inner| inner.key.clone().map(|k| (k.clone(), k.nice())))
-        else {
+        let Some((wish, nice)) = self.worker_wish(pool) else {
             return;
         };
+        let machine = self.machine.load();
+        let mut ok = true;
+        if !wish.is_empty() && !machine.usable.is_subset(&wish) {
+            ok &= cpu::set_affinity(tid, &mask_words(&wish)).is_ok();
+        }
+        if nice != 0 {
+            ok &= cpu::set_nice(tid, nice).is_ok();
+        }
+        if !ok {
+            self.misplaced.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The mask that the pool's workers have; none if the pool is not in use.
+    pub(crate) fn worker_mask(&self, pool: &RtPool) -> Option<CpuSet> {
+        let (wish, _) = self.worker_wish(pool)?;
+        let machine = self.machine.load();
+        if wish.is_empty() || machine.usable.is_subset(&wish) {
+            // Never set: they have what the process had.
+            return Some(machine.global.clone());
+        }
+        Some(wish)
+    }
+
+    /// The CPUs and the nice that the pool's workers are to have.
+    fn worker_wish(&self, pool: &RtPool) -> Option<(CpuSet, i32)> {
+        let key = pool.inspect(|inner| inner.key.clone())?;
         let machine = self.machine.load();
         let wish = match &key {
             PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
@@ -226,22 +251,12 @@ impl RtInner {
             PoolKey::Unbound { pod, .. } => pod.clone(),
         };
         // The wish is what the process had at first use; a cpuset is left to the system, never read back and written.
-        let wish = wish.intersection(&machine.global);
-        let mut ok = true;
-        if !wish.is_empty() && !machine.usable.is_subset(&wish) {
-            ok &= cpu::set_affinity(tid, &mask_words(&wish)).is_ok();
-        }
-        if nice != 0 {
-            ok &= cpu::set_nice(tid, nice).is_ok();
-        }
-        if !ok {
-            self.misplaced.fetch_add(1, Ordering::Relaxed);
-        }
+        Some((wish.intersection(&machine.global), key.nice()))
     }
 }
 
 /// The mask as words for the system call.
-fn mask_words(set: &CpuSet) -> Vec<u64> {
+pub(crate) fn mask_words(set: &CpuSet) -> Vec<u64> {
     let mut words = vec![0u64; set.last().map_or(0, |c| c / 64 + 1)];
     for cpu in set {
         words[cpu / 64] |= 1 << (cpu % 64);
