@@ -271,20 +271,10 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                 }
             }
             Next::Exit => {
-                let id = *worker as usize;
-                rt.note_death(if pool.inspect(|inner| inner.policy.is_closing()) {
+                rt.note_death(if pool.forget_worker(*worker, shared) {
                     DeathReason::Shutdown
                 } else {
                     DeathReason::Culled
-                });
-                // The policy may have given the id to another worker already.
-                pool.inspect(|inner| {
-                    if inner.workers[id]
-                        .as_ref()
-                        .is_some_and(|w| Arc::ptr_eq(w, shared))
-                    {
-                        inner.workers[id] = None;
-                    }
                 });
                 return;
             }
