@@ -171,15 +171,7 @@ impl Rescuer {
             p.detach(id, now, drv);
             cpu_time::pause(now);
         });
-        // The policy may have given the id to another worker already.
-        pool.inspect(|inner| {
-            if inner.workers[id as usize]
-                .as_ref()
-                .is_some_and(|w| Arc::ptr_eq(w, &self.shared))
-            {
-                inner.workers[id as usize] = None;
-            }
-        });
+        pool.forget_worker(id, &self.shared);
         current::leave();
         if done >= TURN
             && link

@@ -26,7 +26,7 @@ use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time};
+use cmwq_policy::pool::{DeathReason, Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -247,6 +247,31 @@ impl RtPool {
     /// Looks at or changes what the lock guards, without asking the policy anything that has effects.
     pub(crate) fn inspect<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
         f(&mut self.inner.lock())
+    }
+
+    /// The policy does not know this worker any more: forget what others may touch of it. True if the pool ends or has ended.
+    ///
+    /// Since the worker left, the policy may have given its id to another one, and the pool may have been torn down, even set
+    /// up for another use.
+    pub(crate) fn forget_worker(&self, id: WorkerId, shared: &Arc<WorkerShared>) -> bool {
+        self.inspect(|inner| {
+            match inner.workers.get_mut(id as usize) {
+                Some(place) if place.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared)) => {
+                    *place = None;
+                    let closing = inner.policy.is_closing();
+                    let why = if closing {
+                        DeathReason::Shutdown
+                    } else {
+                        DeathReason::Culled
+                    };
+                    inner.deaths[why as usize] += 1;
+                    closing
+                }
+                // Another one has the id: the pool goes on.
+                Some(Some(_)) => false,
+                _ => true,
+            }
+        })
     }
 
     /// The key, if the pool is in use.

@@ -283,8 +283,7 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                 }
             }
             Next::Exit => {
-                let id = *worker as usize;
-                let why = if pool.inspect(|inner| inner.policy.is_closing()) {
+                let why = if pool.forget_worker(*worker, shared) {
                     DeathReason::Shutdown
                 } else {
                     DeathReason::Culled
@@ -297,16 +296,6 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                     false,
                     words::death(why),
                 );
-                // The policy may have given the id to another worker already.
-                pool.inspect(|inner| {
-                    inner.deaths[why as usize] += 1;
-                    if inner.workers[id]
-                        .as_ref()
-                        .is_some_and(|w| Arc::ptr_eq(w, shared))
-                    {
-                        inner.workers[id] = None;
-                    }
-                });
                 return;
             }
         }
