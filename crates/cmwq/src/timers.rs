@@ -164,14 +164,14 @@ impl Timers {
     }
 
     /// Queues the item now, room or not, if its timer is still armed.
-    pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) {
+    pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) -> bool {
         let mut state = self.lock();
         if state
             .armed
             .get(id as usize)
             .is_none_or(|a| a.as_ref().is_none_or(|a| a.item != item))
         {
-            return;
+            return false;
         }
         let armed = state.take(id);
         if let Some(a) = &armed {
@@ -179,8 +179,12 @@ impl Timers {
             unsafe { a.item.header() }.set_word(a.before.grabbed());
         }
         drop(state);
-        if let Some(a) = armed {
-            fire(a, true);
+        match armed {
+            Some(a) => {
+                fire(a, true);
+                true
+            }
+            None => false,
         }
     }
 

@@ -25,8 +25,8 @@ mod watchdog;
 
 pub(crate) use confirm::Evidence;
 pub(crate) use place::PlaceWords;
-pub(crate) use report::Reports;
 pub use report::{HogReport, Report, StallReport, StalledWorker};
+pub(crate) use report::{ReportHook, Reports};
 pub(crate) use service::{SERVICE_STACK, service_main};
 pub use status::{DetectorState, DetectorStatus, ThreadCounts};
 pub use switches::Detectors;

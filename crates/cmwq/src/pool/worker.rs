@@ -82,6 +82,7 @@ impl WorkerShared {
     pub(crate) fn give_back(self: Arc<Self>) {
         self.tid.store(0, Ordering::Relaxed);
         self.evidence.forget();
+        self.cpu_time.store(0, Ordering::Relaxed);
         self.away.store(false, Ordering::Relaxed);
         self.poked.store(0, Ordering::Relaxed);
         self.place.forget();
@@ -271,6 +272,10 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                 }
             }
             Next::Idle => {
+                if rt.spawner.is_starved() {
+                    // Another pool can have no thread because of the ceiling: this one, or one that is idle longer, leaves.
+                    pool.with(|p, drv| p.spare_one(drv));
+                }
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.
                 for _ in 0..YIELDS {

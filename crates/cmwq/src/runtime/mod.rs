@@ -29,6 +29,7 @@ use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
 use crate::sys::clock::Clock;
+use crate::sys::cpu;
 use crate::sys::fork::ForkStamp;
 use crate::sys::futex::Timeout;
 use crate::sys::thread::ThreadFactory;
@@ -96,6 +97,8 @@ pub(crate) struct RtInner {
     pub(crate) threads: Arc<AtomicUsize>,
     pub(crate) machine: ArcSwap<Machine>,
     pools: Mutex<HashMap<PoolKey, &'static RtPool>>,
+    /// Pools made so far.
+    pub(crate) pools_made: AtomicU64,
     wqs: Mutex<Wqs>,
     pub(crate) spawner: Spawner,
     pub(crate) detect: Detect,
@@ -224,6 +227,16 @@ impl Runtime {
 }
 
 impl RtInner {
+    /// The CPU that the calling thread runs on, which decides where what it queues goes. In a runtime driven by hand that of
+    /// the worker whose item runs, so that the machine has no part in it.
+    #[inline]
+    pub(crate) fn here(&self) -> usize {
+        match &self.manual {
+            None => cpu::current_cpu().unwrap_or(0) as usize,
+            Some(manual) => manual.cpu.load(Ordering::Relaxed),
+        }
+    }
+
     /// Keeps a warning for [`Runtime::warnings`].
     pub(crate) fn warn(&self, text: String) {
         let mut w = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -337,10 +350,11 @@ impl RtInner {
         (self.spawner.is_needed() && !self.spawner.is_alive()) || self.timers.is_helpless()
     }
 
-    pub(crate) fn timers_failed(&self, e: &crate::sys::thread::SpawnError) {
-        self.warn(format!(
-            "the timer thread could not be made: {e}; waiters fire timers meanwhile"
+    pub(crate) fn timers_failed(self: &Arc<Self>, e: &crate::sys::thread::SpawnError) {
+        self.warn_once(format!(
+            "the timer thread could not be made: {e}; it is tried again every second, and waiters fire timers meanwhile"
         ));
+        self.spawner.retry_timers(self);
     }
 
     /// Calls the start or stop hook on a worker thread; a panic of the hook ends there.

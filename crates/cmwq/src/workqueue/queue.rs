@@ -6,7 +6,6 @@ use crate::current;
 use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
-use crate::sys::cpu;
 use cmwq_policy::pool::{Enqueue, Refused, Time};
 use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
 use std::sync::Arc;
@@ -119,7 +118,7 @@ impl WqInner {
         before: Word,
         place: Place,
     ) -> Result<(), QueueError> {
-        let here = cpu::current_cpu().unwrap_or(0) as usize;
+        let here = self.rt.here();
         let (target, req_cpu) = match place {
             Place::Here => (here, None),
             Place::Cpu(cpu) => (cpu, Some(cpu)),

@@ -133,6 +133,9 @@ pub struct PoolConfig {
     pub hog_ns: u64,
     /// The most extra workers that hogs may add in an unbound pool (its usable CPUs).
     pub hog_extra: u32,
+    /// What a wake-up costs on this machine until the worker runs, ns; see [`WAKE_COST_NS`]. One more worker is called only
+    /// if that pays.
+    pub wake_cost_ns: u64,
     /// Whether workers that worked less than a millisecond ago may stay although one more than the target runs.
     pub linger_ns: u64,
 }
@@ -148,6 +151,7 @@ impl Default for PoolConfig {
             fairness_ns: 10_000_000,
             hog_ns: 10_000_000,
             hog_extra: 1,
+            wake_cost_ns: WAKE_COST_NS,
             linger_ns: 200_000,
         }
     }
