@@ -21,6 +21,8 @@ pub(crate) struct WorkerShared {
     pub(crate) tid: AtomicI32,
     /// What the running item calls itself, for dumps.
     description: Mutex<String>,
+    /// That item is still the one that runs.
+    described: AtomicBool,
     /// CPU time of the thread when it last looked, ns.
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
@@ -57,6 +59,7 @@ impl WorkerShared {
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
+            described: AtomicBool::new(false),
             cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
             evidence: Evidence::default(),
@@ -133,6 +136,9 @@ impl WorkerShared {
                 self.name_key.store(key, Ordering::Relaxed);
             }
         }
+        if self.described.load(Ordering::Relaxed) {
+            self.described.store(false, Ordering::Relaxed);
+        }
         self.kind
             .store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
     }
@@ -161,10 +167,14 @@ impl WorkerShared {
             .unwrap_or_else(PoisonError::into_inner);
         d.clear();
         d.push_str(&text[..end]);
+        self.described.store(true, Ordering::Relaxed);
     }
 
     /// The description; kept until the next item starts or sets another.
     pub(crate) fn description(&self) -> String {
+        if !self.described.load(Ordering::Relaxed) {
+            return String::new();
+        }
         self.description
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
