@@ -209,9 +209,8 @@ impl Work {
     /// `item` came from [`Work::item_ref`], once.
     pub(crate) unsafe fn from_item(item: ItemPtr) -> Work {
         // SAFETY: passed on to the caller; the address is that of the `WorkInner` in the `Arc`.
-        Work {
-            inner: unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) },
-        }
+        let inner = unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) };
+        Work { inner }
     }
 
     pub(crate) fn queue_on(&self, wq: &Arc<WqInner>, place: Place) -> Result<Queued, QueueError> {
@@ -220,7 +219,10 @@ impl Work {
         }
         match grab_idle(self.header()) {
             Ok(before) => self.queue_grabbed(wq, before, place).map(|()| Queued::New),
-            Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
+            Err(seen) if seen.is_pending() => {
+                wq.records.note_already_pending();
+                Ok(Queued::AlreadyPending)
+            }
             Err(seen) => Err(self.disabled(wq, seen)),
         }
     }

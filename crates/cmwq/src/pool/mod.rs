@@ -98,6 +98,11 @@ pub(crate) struct Inner {
     pub(crate) key: Option<PoolKey>,
     pub(crate) rt: Option<Arc<RtInner>>,
     pub(crate) time: TimeSource,
+    /// How many pools the runtime had made before.
+    pub(crate) serial: u64,
+    /// Workers that came, by `BirthReason`, and went, by `DeathReason`.
+    pub(crate) births: [u64; 6],
+    pub(crate) deaths: [u64; 4],
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
     /// Who looks after the pool.
@@ -118,6 +123,9 @@ impl RtPool {
                 key: None,
                 rt: None,
                 time: TimeSource::Real,
+                serial: 0,
+                births: [0; 6],
+                deaths: [0; 4],
                 users: 0,
                 watched: Watched::default(),
             }),
@@ -286,6 +294,9 @@ impl RtPool {
             inner.key = Some(key);
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
+            inner.serial = rt.pools_made.fetch_add(1, Ordering::Relaxed);
+            inner.births = [0; 6];
+            inner.deaths = [0; 4];
             inner.users = 1;
             inner.watched = Watched::default();
         });

@@ -1,7 +1,8 @@
 //! Settings of a runtime.
 
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
-use crate::detect::{Detect, Detectors, Report, Reports};
+use crate::control::Records;
+use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
 use crate::sys::fork::ForkStamp;
@@ -36,7 +37,7 @@ pub struct RuntimeBuilder {
     histograms: bool,
     factory: Option<ThreadFactory>,
     detectors: Detectors,
-    on_report: Option<Arc<dyn Fn(&Report) + Send + Sync>>,
+    on_report: Option<ReportHook>,
     watchdog: Duration,
     manual: Option<manual::Manual>,
     time: TimeSource,
@@ -78,8 +79,9 @@ impl RuntimeBuilder {
         }
     }
 
-    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; queueing never fails for
-    /// that. Rescuers, the spawner and the timer thread come on top.
+    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; idle workers leave for
+    /// pools that have none, so all get through as long as items end. Queueing never fails for that. Rescuers, the spawner
+    /// and the timer thread come on top.
     pub fn max_threads(mut self, n: usize) -> Self {
         self.max_threads = n;
         self
@@ -228,13 +230,14 @@ impl RuntimeBuilder {
             stack_size: self.stack_size,
             thread_name: self.thread_name,
             hooks: self.hooks,
-            max_threads: self.max_threads,
+            max_threads: AtomicUsize::new(self.max_threads),
             power_efficient: self.power_efficient,
             idle_timeout: self.idle_timeout,
             histograms: self.histograms,
             threads: Arc::new(AtomicUsize::new(0)),
             machine: ArcSwap::from_pointee(machine),
             pools: Mutex::new(HashMap::new()),
+            pools_made: AtomicU64::new(0),
             wqs: Mutex::new(Wqs::default()),
             spawner: Spawner::new(),
             detect: Detect::new(self.detectors, Reports::new(self.on_report), self.watchdog),
@@ -243,6 +246,7 @@ impl RuntimeBuilder {
             manual: self.manual,
             births: std::array::from_fn(|_| AtomicU64::new(0)),
             deaths: std::array::from_fn(|_| AtomicU64::new(0)),
+            records: Records::new(),
             misplaced: AtomicU64::new(0),
         };
         Ok(Runtime::from_inner(Arc::new(inner)))

@@ -23,11 +23,13 @@ pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 
 use crate::completion::Completion;
+use crate::control::Records;
 use crate::current;
 use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
 use crate::sys::clock::Clock;
+use crate::sys::cpu;
 use crate::sys::fork::ForkStamp;
 use crate::sys::futex::Timeout;
 use crate::sys::thread::ThreadFactory;
@@ -87,7 +89,7 @@ pub(crate) struct RtInner {
     pub(crate) stack_size: Option<usize>,
     pub(crate) thread_name: String,
     pub(crate) hooks: Hooks,
-    pub(crate) max_threads: usize,
+    pub(crate) max_threads: AtomicUsize,
     pub(crate) power_efficient: bool,
     pub(crate) idle_timeout: Duration,
     pub(crate) histograms: bool,
@@ -95,6 +97,8 @@ pub(crate) struct RtInner {
     pub(crate) threads: Arc<AtomicUsize>,
     pub(crate) machine: ArcSwap<Machine>,
     pools: Mutex<HashMap<PoolKey, &'static RtPool>>,
+    /// Pools made so far.
+    pub(crate) pools_made: AtomicU64,
     wqs: Mutex<Wqs>,
     pub(crate) spawner: Spawner,
     pub(crate) detect: Detect,
@@ -102,8 +106,9 @@ pub(crate) struct RtInner {
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
-    births: [AtomicU64; 6],
-    deaths: [AtomicU64; 4],
+    pub(crate) births: [AtomicU64; 6],
+    pub(crate) deaths: [AtomicU64; 4],
+    pub(crate) records: Records,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
 }
@@ -222,6 +227,16 @@ impl Runtime {
 }
 
 impl RtInner {
+    /// The CPU that the calling thread runs on, which decides where what it queues goes. In a runtime driven by hand that of
+    /// the worker whose item runs, so that the machine has no part in it.
+    #[inline]
+    pub(crate) fn here(&self) -> usize {
+        match &self.manual {
+            None => cpu::current_cpu().unwrap_or(0) as usize,
+            Some(manual) => manual.cpu.load(Ordering::Relaxed),
+        }
+    }
+
     /// Keeps a warning for [`Runtime::warnings`].
     pub(crate) fn warn(&self, text: String) {
         let mut w = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);

@@ -53,6 +53,12 @@ pub const BATCH: usize = 16;
 pub trait Token: Copy + Eq {
     /// Spreads items over the busy table.
     fn hash(self) -> usize;
+
+    /// What [`Driver::activated`] is told of the item.
+    #[inline]
+    fn mark(self) -> u64 {
+        0
+    }
 }
 
 impl Token for u32 {
@@ -82,6 +88,11 @@ pub trait Driver<W> {
     fn drained(&mut self, pwq: PwqTag);
     /// Later: the rescuer of this pwq's queue is wanted in this pool.
     fn mayday(&mut self, pwq: PwqTag);
+    /// Now: an item (as its [`Token::mark`]) has become active: nothing but a free worker is missing. For traces.
+    #[inline]
+    fn activated(&mut self, item: u64, pwq: PwqTag) {
+        let _ = (item, pwq);
+    }
     /// Now: whether others wait for permits of this pwq's slot (a hint that may lag, see `slot.rs`).
     fn contended(&self, pwq: PwqTag) -> bool;
     /// Now: how many entries of its batch the worker has claimed.
