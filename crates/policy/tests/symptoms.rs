@@ -557,6 +557,23 @@ fn a_cpu_intensive_worker_that_ends_wakes_nobody_in_its_own_place() {
 }
 
 #[test]
+fn a_queue_is_owed_nothing_for_the_time_its_own_limit_held_items_back() {
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    w.set_frozen(1, true);
+    queue(&mut w, 1, 0, 1);
+    settle(&mut w);
+    w.now += 50_000_000;
+    w.set_frozen(1, false);
+    settle(&mut w);
+    let now = w.now;
+    assert_eq!(w.with_pool(0, |p, d| p.tick(now, d)), None);
+    assert_eq!(w.pools[0].oldest_waiting(), Some(now));
+    w.finish(1);
+}
+
+#[test]
 fn a_queue_that_others_have_served_is_owed_nothing_any_more() {
     let mut w = world([1, 1, 1], [40, 5, 5], 4);
     queue(&mut w, 0, 0, 1);

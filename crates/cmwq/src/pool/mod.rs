@@ -5,14 +5,20 @@
 //! | `effects.rs` | carries out what the policy asks for, after the lock was dropped |
 //! | `batch.rs` | the word through which a worker claims the items of its batch |
 //! | `worker.rs` | the worker thread |
+//! | `outward.rs` | what other pods see of the pool, and which pools are near |
+//! | `helper.rs` | a worker that helps in another pod's pool |
 //! | `spawner.rs` | the thread that makes worker threads |
 
 mod batch;
 mod effects;
+mod helper;
+mod outward;
 mod spawner;
 pub(crate) mod worker;
 
 pub(crate) use effects::{Driver, Todo, run_todo};
+pub(crate) use outward::Near;
+use outward::Outward;
 pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
@@ -20,7 +26,7 @@ use crate::completion::Completion;
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, PwqTag};
+use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, PwqTag, WorkerId};
 use cmwq_topology::CpuSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -67,6 +73,17 @@ impl PoolKey {
             PoolKey::PerCpu { nice, .. } | PoolKey::Unbound { nice, .. } => *nice,
         }
     }
+
+    /// Whether workers of other pods may run its items and its own may run theirs: a pod that is a part of its queues' mask,
+    /// managed, not strict.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, PoolKey::Unbound { strict: false, managed: true, pod, mask: Some(mask), .. } if pod != mask)
+    }
+
+    /// Whether workers may roam the whole mask and are brought home when they are woken, as in the kernel.
+    pub(crate) fn is_roaming(&self) -> bool {
+        matches!(self, PoolKey::Unbound { strict: false, managed: false, pod, mask: Some(mask), .. } if pod != mask)
+    }
 }
 
 /// A pool. Its memory is never given back, only used again for another pool, so a reference never dangles: an item's word
@@ -74,6 +91,7 @@ impl PoolKey {
 #[repr(align(128))]
 pub(crate) struct RtPool {
     pub(crate) id: u32,
+    pub(crate) outward: Outward,
     inner: crate::shim::Mutex<Inner>,
 }
 
@@ -88,12 +106,36 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
+    /// Other pods' workers may run its items: the outlook is published.
+    open: bool,
+    /// Workers roam and are brought home to this pod when they are woken.
+    home: Option<Box<CpuSet>>,
+}
+
+impl Inner {
+    /// The worker's record is found under this id.
+    pub(crate) fn seat(&mut self, id: WorkerId, shared: &Arc<WorkerShared>) {
+        let i = id as usize;
+        if self.workers.len() <= i {
+            self.workers.resize_with(i + 1, || None);
+        }
+        self.workers[i] = Some(Arc::clone(shared));
+    }
+
+    /// The worker has left; the policy may have given its id to another one already.
+    pub(crate) fn unseat(&mut self, id: WorkerId, shared: &Arc<WorkerShared>) {
+        let seat = &mut self.workers[id as usize];
+        if seat.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared)) {
+            *seat = None;
+        }
+    }
 }
 
 impl RtPool {
     fn new(id: u32) -> RtPool {
         RtPool {
             id,
+            outward: Outward::new(),
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
                 workers: Vec::new(),
@@ -102,6 +144,8 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 users: 0,
+                open: false,
+                home: None,
             }),
         }
     }
@@ -130,8 +174,16 @@ impl RtPool {
     ) -> R {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let mut drv = Driver::new(&inner.workers, &inner.time, todo);
+        let mut drv = Driver::new(&inner.workers, &inner.time, inner.home.as_deref(), todo);
         let r = step(&mut inner.policy, &mut drv);
+        if inner.open {
+            look_outward(
+                &self.outward,
+                &mut inner.policy,
+                inner.rt.as_deref(),
+                &mut drv,
+            );
+        }
         let effects = drv.into_effects();
         let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
         drop(guard);
@@ -156,7 +208,10 @@ impl RtPool {
             inner.policy = Pool::new(config);
             inner.workers.clear();
             inner.links.clear();
+            inner.open = key.is_open() && rt.manual.is_none();
+            inner.home = key.is_roaming().then(|| Box::new(key.pod()));
             inner.key = Some(key);
+            self.outward.next_use();
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.users = 0;
@@ -174,6 +229,9 @@ impl RtPool {
                 return None;
             }
             inner.key = None;
+            inner.open = false;
+            inner.home = None;
+            self.outward.next_use();
             inner.links = Vec::new();
             inner.workers = Vec::new();
             inner.policy = Pool::new(PoolConfig::default());
@@ -184,6 +242,28 @@ impl RtPool {
         }
         free_list().push(self.id);
         true
+    }
+}
+
+/// At the end of a hold of an open pool's lock: publishes what other pods may see, and offers what has waited too long.
+#[inline]
+fn look_outward(
+    outward: &Outward,
+    policy: &mut Policy,
+    rt: Option<&RtInner>,
+    drv: &mut Driver<'_>,
+) {
+    let oldest = outward.publish(policy);
+    let now = drv.last_stamp();
+    if oldest == 0 || now <= oldest {
+        return;
+    }
+    let Some(rt) = rt else { return };
+    let hedge = rt.wakes.hedge_ns();
+    if now - oldest >= hedge
+        && let Some(tag) = policy.offer(hedge, now)
+    {
+        drv.offer(tag);
     }
 }
 

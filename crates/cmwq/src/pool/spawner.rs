@@ -197,7 +197,10 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
         )
     });
     match result {
-        Ok(()) => rt.note_birth(reason),
+        Ok(()) => {
+            rt.note_birth(reason);
+            rt.live.start(rt);
+        }
         Err(e) => {
             rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
             rt.creation_failed(pool, &e);

@@ -1,13 +1,14 @@
 //! The worker thread.
 
 use super::batch::BatchWord;
-use super::{RtPool, link_of, run_todo};
+use super::{RtPool, helper, link_of, run_todo};
 use crate::current::{self, WorkerContext};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
 use cmwq_policy::pool::{Here, Next, Taken, Time};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use cmwq_topology::CpuSet;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -22,10 +23,24 @@ pub(crate) struct WorkerShared {
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
+    /// When it was woken last, 0 if that was seen.
+    pub(crate) woken_at: AtomicU64,
+    /// The CPU where it went to sleep.
+    slept_on: AtomicU32,
+    /// It was moved to its pod when it was woken; it may roam again once it runs.
+    pub(crate) homed: AtomicBool,
+    /// Its mask was widened for the item that it runs.
+    pub(crate) widened: AtomicBool,
+    /// Somebody else set its mask: it is left alone.
+    pub(crate) adopted: AtomicBool,
 }
 
 /// How often a worker that found nothing lets others run before it sleeps.
 const YIELDS: u32 = 3;
+
+/// A worker's first so many wake-ups are timed, of later ones one in [`WAKES_SAMPLE`].
+const WAKES_ALL: u32 = 64;
+const WAKES_SAMPLE: u32 = 4;
 
 /// The longest worker description that is kept, bytes (kernel: WORKER_DESC_LEN 32, with the terminating zero).
 pub(crate) const DESCRIPTION_BYTES: usize = 31;
@@ -39,7 +54,18 @@ impl WorkerShared {
             description: Mutex::new(String::new()),
             cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            woken_at: AtomicU64::new(0),
+            slept_on: AtomicU32::new(u32::MAX),
+            homed: AtomicBool::new(false),
+            widened: AtomicBool::new(false),
+            adopted: AtomicBool::new(false),
         }
+    }
+
+    /// Whether it went to sleep on a CPU outside these.
+    pub(super) fn sleeps_outside(&self, home: &CpuSet) -> bool {
+        let cpu = self.slept_on.load(Ordering::Relaxed);
+        cpu != u32::MAX && !home.contains(cpu as usize)
     }
 
     /// Sets the description; cut to what is kept, at a character's boundary.
@@ -73,17 +99,15 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
         unreachable!("a pool that asked for a worker stays until it came or failed")
     };
-    rt.place_worker(pool, tid);
+    let placed_for = rt.place_worker(pool, tid);
     let now = rt.time.now();
     let id = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
-        let i = id as usize;
-        if inner.workers.len() <= i {
-            inner.workers.resize_with(i + 1, || None);
-        }
-        inner.workers[i] = Some(Arc::clone(&shared));
+        inner.seat(id, &shared);
         id
     });
+    rt.place_again_if_changed(pool, tid, &placed_for);
+    rt.live.stir();
     let context = Arc::new(WorkerContext {
         rt: Arc::clone(rt),
         pool,
@@ -98,35 +122,61 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
     rt.worker_left(pool);
 }
 
-fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
+fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let WorkerContext {
         rt,
         pool,
         worker,
         shared,
-    } = context;
+    } = &**context;
     let mut batch = Vec::with_capacity(cmwq_policy::pool::BATCH);
     let mut todo = Vec::new();
+    let mut wakes: u32 = 0;
+    let mut woken_at = 0;
+    let mut went_home = false;
     loop {
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
         let here = Here {
             cpu: on,
             in_pod: pod.contains(on as usize),
         };
+        let widened = std::mem::take(&mut went_home);
+        let homed = shared.homed.load(Ordering::Relaxed);
+        let mut looked_at = 0;
         let next = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
+            looked_at = now;
+            if widened {
+                p.count_repatriated(*worker);
+            }
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
+                if homed {
+                    p.count_repatriated(*worker);
+                }
             }
             next
         });
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
+        if woken_at != 0 {
+            rt.wakes.record(looked_at.saturating_sub(woken_at));
+            woken_at = 0;
+        }
+        if homed && shared.homed.swap(false, Ordering::Relaxed) {
+            rt.place_worker(pool, shared.tid.load(Ordering::Relaxed));
+        }
         match next {
-            Next::Run => run_batch(rt, &batch, shared),
+            Next::Run => {
+                run_batch(rt, &batch, shared);
+                went_home = shared.widened.load(Ordering::Relaxed) && rt.narrow(pool, shared);
+            }
             Next::Idle => {
+                if helper::help(context, &mut batch) {
+                    continue;
+                }
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.
                 for _ in 0..YIELDS {
@@ -134,19 +184,17 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                         crate::sys::sched::yield_now();
                     }
                 }
+                shared.slept_on.store(on, Ordering::Relaxed);
+                let sleeps = !shared.parker.is_notified();
                 shared.parker.park();
+                rt.live.stir();
+                wakes = wakes.wrapping_add(1);
+                if sleeps && (wakes < WAKES_ALL || wakes.is_multiple_of(WAKES_SAMPLE)) {
+                    woken_at = shared.woken_at.load(Ordering::Relaxed);
+                }
             }
             Next::Exit => {
-                let id = *worker as usize;
-                // The policy may have given the id to another worker already.
-                pool.inspect(|inner| {
-                    if inner.workers[id]
-                        .as_ref()
-                        .is_some_and(|w| Arc::ptr_eq(w, shared))
-                    {
-                        inner.workers[id] = None;
-                    }
-                });
+                pool.inspect(|inner| inner.unseat(*worker, shared));
                 return;
             }
         }

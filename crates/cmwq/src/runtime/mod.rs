@@ -4,20 +4,31 @@
 //! |---|---|
 //! | `builder.rs` | settings |
 //! | `machine.rs` | CPUs, masks, pods |
-//! | `pools.rs` | the table of pools, worker threads' placing and counting |
+//! | `pools.rs` | the table of pools, the counting of worker threads |
+//! | `neighbours.rs` | which pools are near which |
+//! | `placing.rs` | where worker threads run |
+//! | `wakes.rs` | measured wake-up times and the hedge delay |
+//! | `live.rs` | following changes of the CPUs |
+//! | `settings.rs` | settings that can change while it runs |
 //! | `shutdown.rs` | ending it, freezing it |
 //! | `system.rs` | the system workqueues |
 //! | `manual.rs` | driving it by hand, by a seed |
 
 mod builder;
+mod live;
 mod machine;
 pub(crate) mod manual;
+mod neighbours;
+mod placing;
 mod pools;
+mod settings;
 mod shutdown;
 mod system;
+mod wakes;
 
 pub use builder::RuntimeBuilder;
 pub(crate) use machine::Machine;
+pub use settings::{CpuMaskError, Placement};
 pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 
@@ -99,9 +110,15 @@ pub(crate) struct RtInner {
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
-    births: [AtomicU64; 6],
+    births: [AtomicU64; 7],
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
+    /// Threads whose CPU mask somebody else has set.
+    pub(crate) adopted: AtomicU64,
+    /// How often the CPUs or their limits changed while it ran.
+    pub(crate) changes: AtomicU64,
+    pub(crate) wakes: wakes::Wakes,
+    pub(crate) live: Arc<live::Live>,
 }
 
 #[derive(Default)]
@@ -341,5 +358,6 @@ impl Drop for RtInner {
     fn drop(&mut self) {
         self.spawner.stop();
         self.timers.stop();
+        self.live.stop();
     }
 }

@@ -1,12 +1,10 @@
-//! The table of pools, and the placing and counting of worker threads.
+//! The table of pools, who is near whom, and the counting of worker threads.
 
-use super::RtInner;
+use super::{RtInner, neighbours};
 use crate::error::QueueError;
-use crate::pool::{PoolKey, RtPool, kind_of, unused_pool};
-use crate::sys::cpu;
+use crate::pool::{PoolKey, RtPool, Todo, kind_of, run_todo, unused_pool};
 use crate::sys::thread::SpawnError;
 use cmwq_policy::pool::{BirthReason, PoolConfig};
-use cmwq_topology::CpuSet;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -22,14 +20,16 @@ impl Drop for ThreadTicket {
 }
 
 impl RtInner {
-    fn lock_pools(&self) -> MutexGuard<'_, HashMap<PoolKey, &'static RtPool>> {
+    pub(super) fn lock_pools(&self) -> MutexGuard<'_, HashMap<PoolKey, &'static RtPool>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pool of these attributes, made if there is none; its users are counted.
+    /// The pool of these attributes, made if there is none; its users are counted. What comes of it is appended to `todo`, to be
+    /// worked off once the caller has dropped its locks.
     pub(crate) fn acquire_pool(
         self: &Arc<Self>,
         key: &PoolKey,
+        todo: &mut Vec<Todo>,
     ) -> Result<&'static RtPool, QueueError> {
         let mut pools = self.lock_pools();
         let pool = match pools.get(key) {
@@ -38,13 +38,20 @@ impl RtInner {
                 let pool = unused_pool();
                 pool.set_up(self, key.clone(), self.pool_config(key));
                 pools.insert(key.clone(), pool);
+                neighbours::joined(&self.machine.load(), &pools, key);
                 pool
             }
         };
         pool.inspect(|inner| inner.users += 1);
-        let retarget = self.machine.load().quota.is_some();
-        if retarget {
-            self.retarget(&pools);
+        let machine = self.machine.load();
+        if machine.quota.is_some() {
+            self.retarget(&pools, todo);
+        }
+        if machine.is_gone(key) {
+            pool.step(todo, |p, drv| {
+                let now = drv.now();
+                p.set_disassociated(true, now, drv);
+            });
         }
         Ok(pool)
     }
@@ -62,10 +69,13 @@ impl RtInner {
         });
         let Some(key) = key else { return };
         pools.remove(&key);
+        neighbours::left(&self.machine.load(), &pools, pool.id);
+        let mut todo = Vec::new();
         if self.machine.load().quota.is_some() {
-            self.retarget(&pools);
+            self.retarget(&pools, &mut todo);
         }
         drop(pools);
+        run_todo(todo);
         pool.with(|p, drv| p.close(drv));
         pool.try_tear_down();
     }
@@ -96,8 +106,28 @@ impl RtInner {
         }
     }
 
+    /// The machine has changed: targets, and which CPUs' pools have lost theirs.
+    pub(crate) fn refit_pools(&self) {
+        let pools = self.lock_pools();
+        let machine = self.machine.load();
+        let mut todo = Vec::new();
+        self.retarget(&pools, &mut todo);
+        for (key, pool) in &*pools {
+            let gone = machine.is_gone(key);
+            pool.step(&mut todo, |p, drv| {
+                if p.is_disassociated() != gone {
+                    let now = drv.now();
+                    p.set_disassociated(gone, now, drv);
+                }
+            });
+        }
+        neighbours::all(&machine, &pools);
+        drop(pools);
+        run_todo(todo);
+    }
+
     /// Splits a CPU quota over the pools in use; without a quota every pool may use its pod's CPUs.
-    fn retarget(&self, pools: &HashMap<PoolKey, &'static RtPool>) {
+    fn retarget(&self, pools: &HashMap<PoolKey, &'static RtPool>, todo: &mut Vec<Todo>) {
         let machine = self.machine.load();
         let cpus = |key: &PoolKey| key.pod().intersection_len(&machine.usable).max(1);
         let total: usize = pools
@@ -114,7 +144,7 @@ impl RtInner {
                 Some(q) if q < total => (q * own).div_ceil(total).clamp(1, own),
                 _ => own,
             };
-            pool.with(|p, drv| {
+            pool.step(todo, |p, drv| {
                 let now = drv.now();
                 p.set_target(target as u32, own as u32, now, drv);
             });
@@ -166,46 +196,4 @@ impl RtInner {
             _ => format!("{prefix}/u{}", pool.id),
         })
     }
-
-    /// Gives the calling or another thread the CPU mask and nice of the pool's workers. What is not permitted is counted and
-    /// left as it is.
-    pub(crate) fn place_worker(&self, pool: &RtPool, tid: i32) {
-        let Some((key, nice)) =
-            pool.inspect(|inner| inner.key.clone().map(|k| (k.clone(), k.nice())))
-        else {
-            return;
-        };
-        let machine = self.machine.load();
-        let wish = match &key {
-            PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
-            PoolKey::Unbound {
-                managed: false,
-                strict: false,
-                mask: Some(mask),
-                ..
-            } => mask.clone(),
-            PoolKey::Unbound { pod, .. } => pod.clone(),
-        };
-        // The wish is what the process had at first use; a cpuset is left to the system, never read back and written.
-        let wish = wish.intersection(&machine.global);
-        let mut ok = true;
-        if !wish.is_empty() && !machine.usable.is_subset(&wish) {
-            ok &= cpu::set_affinity(tid, &mask_words(&wish)).is_ok();
-        }
-        if nice != 0 {
-            ok &= cpu::set_nice(tid, nice).is_ok();
-        }
-        if !ok {
-            self.misplaced.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The mask as words for the system call.
-fn mask_words(set: &CpuSet) -> Vec<u64> {
-    let mut words = vec![0u64; set.last().map_or(0, |c| c / 64 + 1)];
-    for cpu in set {
-        words[cpu / 64] |= 1 << (cpu % 64);
-    }
-    words
 }

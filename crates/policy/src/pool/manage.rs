@@ -271,7 +271,8 @@ impl<T: Token, W> Pool<T, W> {
                 continue;
             }
             seen.push(e.pwq);
-            let waited_ns = now.saturating_sub(e.queued_at);
+            // Time held back by a limit is not time that workers owe.
+            let waited_ns = now.saturating_sub(e.active_at);
             let longest = found.is_none_or(|f| f.waited_ns < waited_ns);
             if self.pwqs[e.pwq].running == 0 && waited_ns >= self.config.fairness_ns && longest {
                 found = Some(FairnessConfig {

@@ -12,9 +12,11 @@
 //! | `worker.rs` | worker states, the idle list, waking, creating, culling |
 //! | `run.rs` | taking items, collisions, settling what was done |
 //! | `manage.rs` | blocked workers, hogs, fairness, the liveness floor, mayday |
+//! | `outward.rs` | what other pods may see of the pool, and offers to them |
 
 mod entry;
 mod manage;
+mod outward;
 mod pwq;
 mod queue;
 mod run;
@@ -25,6 +27,7 @@ pub use manage::{
     BATCH_PATIENCE_NS, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
     MAYDAY_INTERVAL_NS,
 };
+pub use outward::Outlook;
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
@@ -170,6 +173,8 @@ pub struct Pool<T, W> {
     no_create_before: Time,
     disassociated: bool,
     closing: bool,
+    /// When waiting work was last offered to other pods; 0 = since the last taker none.
+    offered_at: Time,
 }
 
 const BUSY_BUCKETS: usize = 64;
@@ -202,6 +207,7 @@ impl<T: Token, W> Pool<T, W> {
             no_create_before: 0,
             disassociated: false,
             closing: false,
+            offered_at: 0,
         }
     }
 
@@ -280,6 +286,12 @@ impl<T: Token, W> Pool<T, W> {
     /// One entry, if it exists.
     pub fn entry(&self, id: EntryId) -> Option<&Entry<T>> {
         self.entries.get(id)
+    }
+
+    /// Since when the first waiting item could have been started.
+    #[inline]
+    pub fn oldest_waiting(&self) -> Option<Time> {
+        self.entries.get(self.worklist.head()).map(|e| e.active_at)
     }
 
     /// The entries on the worklist, first to last.

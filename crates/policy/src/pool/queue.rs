@@ -81,6 +81,8 @@ impl<T: Token, W> Pool<T, W> {
             colour,
             oneshot: q.oneshot,
             queued_at: now,
+            active_at: now,
+            offered: false,
             issuer_cpu: q.issuer_cpu,
             barriers: NIL,
         });
@@ -114,6 +116,7 @@ impl<T: Token, W> Pool<T, W> {
             let e = self.entries.pop_front(&mut pwq.inactive);
             pwq.active += 1;
             self.entries[e].place = Place::Worklist;
+            self.entries[e].active_at = now;
             self.push_worklist(e, now);
             n += 1;
         }

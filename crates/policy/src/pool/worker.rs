@@ -39,6 +39,8 @@ pub enum WorkerState {
     Intensive,
     /// Attached from elsewhere: does not count.
     Attached,
+    /// Helps in another pool instead of being idle: does not count, and is not woken.
+    Away,
     /// Told to leave.
     Dying,
 }
@@ -59,6 +61,8 @@ pub enum BirthReason {
     Hog = 4,
     /// Nothing had finished for too long.
     Floor = 5,
+    /// Another pod's items waited and this pod had a CPU to spare.
+    Help = 6,
 }
 
 /// Why a worker left.
@@ -90,6 +94,8 @@ pub struct WorkerCounts {
     pub intensive: u32,
     /// Attached from elsewhere.
     pub attached: u32,
+    /// Helping in another pool.
+    pub away: u32,
     /// On their way out.
     pub dying: u32,
     /// Asked for, not there yet.
@@ -105,6 +111,7 @@ impl WorkerCounts {
             WorkerState::Blocked => &mut self.blocked,
             WorkerState::Intensive => &mut self.intensive,
             WorkerState::Attached => &mut self.attached,
+            WorkerState::Away => &mut self.away,
             WorkerState::Dying => &mut self.dying,
         }
     }
@@ -115,7 +122,7 @@ impl WorkerCounts {
 
     /// The pool's own workers, whatever they do.
     pub fn own(&self) -> u32 {
-        self.idle + self.waking + self.running + self.blocked + self.intensive
+        self.idle + self.waking + self.running + self.blocked + self.intensive + self.away
     }
 
     /// Own workers that are not idle.
@@ -268,6 +275,21 @@ impl<T: Token, W> Pool<T, W> {
         self.workers.push_front(&mut self.idle, w);
     }
 
+    /// An idle worker goes to help in another pool. It is not woken meanwhile; back home it calls [`Pool::next`]. No effect,
+    /// and false, if it is not idle any more (it was woken or dismissed: it calls [`Pool::next`] now).
+    pub fn go_away(&mut self, w: WorkerId) -> bool {
+        if self
+            .workers
+            .get(w)
+            .is_none_or(|x| x.state != WorkerState::Idle)
+        {
+            return false;
+        }
+        self.workers.unlink(&mut self.idle, w);
+        self.set_state(w, WorkerState::Away);
+        true
+    }
+
     /// Whether a running worker takes more items (kernel: keep_working).
     #[inline]
     pub(super) fn may_keep_working(&self, w: WorkerId, now: Time) -> bool {
@@ -284,6 +306,12 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn needs_more(&self) -> bool {
         !self.worklist.is_empty() && self.counts.running + self.counts.waking < self.limit_now()
+    }
+
+    /// Whether items wait although as many workers run as may: nobody has to be started for one item more.
+    #[inline]
+    pub fn is_saturated(&self) -> bool {
+        !self.worklist.is_empty() && self.counts.running + self.counts.waking >= self.limit_now()
     }
 
     /// Wakes the most recently idle worker, or asks for a new one, if one more is needed. One is on its way at a time: it
@@ -315,7 +343,12 @@ impl<T: Token, W> Pool<T, W> {
         self.create(reason, now, drv)
     }
 
-    fn create<D: Driver<W>>(&mut self, reason: BirthReason, now: Time, drv: &mut D) -> bool {
+    pub(super) fn create<D: Driver<W>>(
+        &mut self,
+        reason: BirthReason,
+        now: Time,
+        drv: &mut D,
+    ) -> bool {
         if self.counts.creating > 0
             || now < self.no_create_before
             || self.counts.own() >= self.config.max_workers
