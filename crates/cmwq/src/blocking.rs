@@ -26,6 +26,10 @@ pub(crate) fn enter() -> Away {
     let Some(w) = current::worker() else {
         return Away(None);
     };
+    w.rt.detect
+        .counts
+        .said
+        .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let began = w.pool.with(|p, drv| {
         let now = drv.now();
         p.blocked(w.worker, now, drv);

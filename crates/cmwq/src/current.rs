@@ -4,7 +4,7 @@ use crate::item::ItemPtr;
 use crate::pool::{RtPool, WorkerShared};
 use crate::runtime::RtInner;
 use crate::workqueue::{PwqLink, WqInner};
-use cmwq_policy::pool::WorkerId;
+use cmwq_policy::pool::{EntryId, WorkerId};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -116,6 +116,66 @@ pub(crate) fn running() -> Option<Running> {
     // SAFETY: the item is running, so the queue's side holds it.
     let name = unsafe { f.item.name() };
     Some(Running { link, name })
+}
+
+/// How many items the calling thread runs, one inside the other.
+pub(crate) fn depth() -> usize {
+    if !is_running() {
+        return 0;
+    }
+    1 + OUTER.with(|s| s.borrow().len())
+}
+
+/// Permits of running items that wait for others of their queue; taken back when dropped.
+pub(crate) struct Lent(Vec<(&'static RtPool, EntryId, Arc<PwqLink>)>);
+
+/// The calling thread is about to wait for other items of this queue: lends it the permits of the queue's items that the
+/// thread runs, so that the awaited ones can start. Not in `kernel_mode`, nor in an ordered queue, whose order forbids it.
+pub(crate) fn lend_to(wq: &WqInner) -> Lent {
+    let mut lent = Vec::new();
+    if wq.config.kernel_mode || wq.is_ordered() || !runs_item_of(wq) {
+        return Lent(lent);
+    }
+    let innermost = FRAME.get();
+    let frames: Vec<Frame> = OUTER.with(|s| s.borrow().iter().copied().chain(innermost).collect());
+    for f in frames {
+        // SAFETY: a running frame's link is alive, see `run_item`, and was made by `Arc::new`.
+        let link = unsafe {
+            Arc::increment_strong_count(f.link);
+            Arc::from_raw(f.link)
+        };
+        if !std::ptr::eq(Arc::as_ptr(&link.wq), wq) {
+            continue;
+        }
+        // SAFETY: the item is running, so the queue's side holds it.
+        let word = unsafe { f.item.header() }.word();
+        let entry = link.pool.with(|p, drv| {
+            // A reusable item is found by its worker (its word may tell of the next instance), a one-shot one by its word.
+            let entry = match p.running(f.item) {
+                Some((_, entry, _)) => entry,
+                None if word.is_linked() && word.pool() == link.pool.id => word.entry(),
+                None => return None,
+            };
+            let own = p
+                .entry(entry)
+                .is_some_and(|e| e.item == f.item && Some(e.pwq) == link.id());
+            let now = drv.now();
+            (own && p.lend_permit(entry, now, drv)).then_some(entry)
+        });
+        if let Some(entry) = entry {
+            lent.push((link.pool, entry, link));
+        }
+    }
+    Lent(lent)
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        for (pool, entry, _link) in self.0.drain(..) {
+            // The entry is still there: its item runs on this very thread.
+            pool.with(|p, _| p.take_permit_back(entry));
+        }
+    }
 }
 
 /// What the calling thread runs: the function's name and the queue's. None outside work items.

@@ -2,11 +2,11 @@
 
 use crate::error::{QueueError, WaitError};
 use crate::item::{Grabbed, grab_idle};
-use crate::timers::Timers;
-use crate::work::{Busy, EnableQueueError, NotDisabled, Work};
+use crate::work::{Busy, Delayed, EnableQueueError, Func, NotDisabled, Work};
 use crate::workqueue::{Place, Queued, WqInner};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use cmwq_policy::word::Word;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A [`Work`] that can be queued after a delay. Armed, it is pending; when the time comes it is queued near the thread that
@@ -26,14 +26,6 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct DelayedWork {
     work: Work,
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    /// The timers of the runtime of the queue that it was last armed for. Written by whoever owns PENDING.
-    home: Mutex<Option<Arc<Timers>>>,
-    dropped: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for DelayedWork {
@@ -50,10 +42,7 @@ impl DelayedWork {
     where
         F: Fn(&Work) + Send + Sync + 'static,
     {
-        DelayedWork {
-            work: Work::new(f),
-            shared: Arc::default(),
-        }
+        DelayedWork::make(std::any::type_name::<F>(), Box::new(f))
     }
 
     /// A new item whose function gets the delayed work itself, so that it can arm itself again.
@@ -61,34 +50,26 @@ impl DelayedWork {
     where
         F: Fn(&DelayedWork) + Send + Sync + 'static,
     {
-        let shared: Arc<Shared> = Arc::default();
-        let own = Arc::clone(&shared);
-        let work = Work::with_name(std::any::type_name::<F>(), move |w| {
-            f(&DelayedWork {
-                work: w.clone(),
-                shared: Arc::clone(&own),
-            });
-        });
-        DelayedWork { work, shared }
+        DelayedWork::make(
+            std::any::type_name::<F>(),
+            Box::new(move |w| f(&DelayedWork { work: w.clone() })),
+        )
     }
 
-    /// The item without its timer: for queueing at once, names and comparisons.
+    fn make(name: &'static str, func: Box<Func>) -> DelayedWork {
+        DelayedWork {
+            work: Work::make(name, func, Some(Delayed::default())),
+        }
+    }
+
+    /// The item without its timer: for queueing at once, names and comparisons. Cancelling, disabling and flushing do the same
+    /// through it.
     pub fn work(&self) -> &Work {
         &self.work
     }
 
-    fn home(&self) -> Option<Arc<Timers>> {
-        self.shared
-            .home
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn off_timer(&self) -> impl FnMut(u32) -> bool {
-        let home = self.home();
-        let item = self.work.item();
-        move |id| home.as_ref().is_some_and(|t| t.disarm(id, item))
+    fn delayed(&self) -> &Delayed {
+        self.work.delayed().expect("made with a timer")
     }
 
     pub(crate) fn queue_delayed(
@@ -99,9 +80,12 @@ impl DelayedWork {
         if delay.is_zero() {
             return self.work.queue_on(wq, Place::Here);
         }
+        if wq.rt.fork.is_stale() {
+            return Err(wq.refuse(QueueError::Forked));
+        }
         match grab_idle(self.work.header()) {
             Ok(before) => {
-                self.arm(wq, before, delay)?;
+                self.arm_idle(wq, before, delay)?;
                 Ok(Queued::New)
             }
             Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
@@ -119,15 +103,36 @@ impl DelayedWork {
         if seen.depth() > 0 {
             return Err(self.work.disabled(wq, seen));
         }
-        let (was, before) = self.work.grab(self.off_timer());
+        // What can fail comes before the item is taken from where it is.
+        let at_once = delay.is_zero();
+        if at_once {
+            wq.reserve_room()?;
+        }
+        let (was, before) = self.work.grab();
         if before.depth() > 0 {
             self.work.header().set_word(before.grabbed().released());
+            if at_once {
+                wq.left_pending();
+            }
             return Err(self.work.disabled(wq, before));
         }
-        if delay.is_zero() {
-            self.work.queue_grabbed(wq, before, Place::Here)?;
+        if at_once {
+            let item = self.work.item_ref();
+            if let Err(e) = wq.queue_reserved(item, before, Place::Here) {
+                // It drains or closes since we looked: what was pending is cancelled, as all armed work, and says so.
+                self.delayed()
+                    .dropped
+                    .store(was != Grabbed::Idle, Ordering::Relaxed);
+                self.work.header().set_word(before.grabbed().released());
+                wq.left_pending();
+                // SAFETY: the reference made above was not taken by the queue.
+                drop(unsafe { Work::from_item(item) });
+                return Err(e);
+            }
+        } else if was == Grabbed::Idle {
+            self.arm_idle(wq, before, delay)?;
         } else {
-            self.arm(wq, before, delay)?;
+            self.arm(wq, before, delay);
         }
         Ok(if was == Grabbed::Idle {
             Queued::New
@@ -136,39 +141,29 @@ impl DelayedWork {
         })
     }
 
-    /// Arms the timer of an item in our hands; on failure it is idle again.
-    fn arm(
-        &self,
-        wq: &Arc<WqInner>,
-        before: cmwq_policy::word::Word,
-        delay: Duration,
-    ) -> Result<(), QueueError> {
-        self.shared.dropped.store(false, Ordering::Relaxed);
-        if let Err(e) = wq.accepts_timers().and_then(|()| wq.reserve_room()) {
+    /// Arms the timer of an item that was idle and is in our hands; on failure it is idle again. A full queue takes no new
+    /// armed items either.
+    fn arm_idle(&self, wq: &Arc<WqInner>, before: Word, delay: Duration) -> Result<(), QueueError> {
+        if let Err(e) = wq.accepts_timers().and_then(|()| wq.check_room()) {
             self.work.header().set_word(before.grabbed().released());
             return Err(e);
         }
-        // Room is counted when the item is queued; armed items do not wait to be started.
-        wq.left_pending();
-        let timers = Arc::clone(&wq.rt.timers);
-        *self
-            .shared
-            .home
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&timers));
-        timers.arm(
-            &self.work,
-            before,
-            wq,
-            delay,
-            Arc::clone(&self.shared.dropped),
-        );
+        self.arm(wq, before, delay);
         Ok(())
+    }
+
+    /// Arms the timer of an item in our hands. If the queue has begun to drain or was closed, the timer finds that out.
+    fn arm(&self, wq: &Arc<WqInner>, before: Word, delay: Duration) {
+        let delayed = self.delayed();
+        delayed.dropped.store(false, Ordering::Relaxed);
+        let timers = Arc::clone(&wq.rt.timers);
+        *delayed.home.lock() = Some(Arc::clone(&timers));
+        timers.arm(&self.work, before, wq, delay, Arc::clone(&delayed.dropped));
     }
 
     /// Takes the item off its timer or out of its queue. True if it was pending. See [`Work::cancel`].
     pub fn cancel(&self) -> bool {
-        self.work.cancel_with(self.off_timer())
+        self.work.cancel()
     }
 
     /// See [`Work::cancel_sync`].
@@ -176,12 +171,12 @@ impl DelayedWork {
     /// # Errors
     /// See [`Work::cancel_sync`].
     pub fn cancel_sync(&self) -> Result<bool, WaitError> {
-        self.work.cancel_sync_with(self.off_timer())
+        self.work.cancel_sync()
     }
 
     /// See [`Work::disable`].
     pub fn disable(&self) -> bool {
-        self.work.disable_with(self.off_timer())
+        self.work.disable()
     }
 
     /// See [`Work::disable_sync`].
@@ -189,7 +184,7 @@ impl DelayedWork {
     /// # Errors
     /// See [`Work::disable_sync`].
     pub fn disable_sync(&self) -> Result<bool, WaitError> {
-        self.work.disable_sync_with(self.off_timer())
+        self.work.disable_sync()
     }
 
     /// See [`Work::enable`].
@@ -216,12 +211,6 @@ impl DelayedWork {
     /// # Errors
     /// See [`Work::flush`].
     pub fn flush(&self) -> Result<bool, WaitError> {
-        let seen = self.work.header().word();
-        if seen.is_on_timer()
-            && let Some(home) = self.home()
-        {
-            home.fire_now(seen.entry(), self.work.item());
-        }
         self.work.flush()
     }
 
@@ -237,6 +226,6 @@ impl DelayedWork {
 
     /// Whether the item was armed when its queue drained or closed, and so was cancelled. Until it is armed again.
     pub fn cancelled_by_drain(&self) -> bool {
-        self.shared.dropped.load(Ordering::Relaxed)
+        self.delayed().dropped.load(Ordering::Relaxed)
     }
 }

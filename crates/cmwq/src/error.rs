@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why an item was not accepted. The item is untouched: it may be queued again, here or elsewhere.
@@ -219,6 +220,25 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
         s.clone()
     } else {
         "(a payload that is no text)".to_owned()
+    }
+}
+
+/// Calls foreign code whose panic must not reach the caller (drop glue, wakers, hooks); true if it panicked. The panic hook has
+/// reported it. A payload whose own drop panics is leaked.
+pub(crate) fn quietly(f: impl FnOnce()) -> bool {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(()) => false,
+        Err(payload) => {
+            drop_payload(payload);
+            true
+        }
+    }
+}
+
+/// Drops the payload of a panic, which may panic again; that one is leaked.
+pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
+        std::mem::forget(again);
     }
 }
 

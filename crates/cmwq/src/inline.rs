@@ -26,10 +26,15 @@ enum Verdict {
 /// item of the same queue may start it, on that item's permit.
 pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
     let worker = current::worker();
-    let seen = h.word();
+    let mut seen = h.word();
+    if seen.is_submitted() {
+        pool_by_id(seen.pool()).absorb();
+        seen = h.word();
+    }
     if !seen.is_linked() {
         return Ok(false);
     }
+    let shallow = current::depth() < MAX_DEPTH;
     let pool = pool_by_id(seen.pool());
     let verdict = pool.with(|p, drv| {
         let entry = seen.entry();
@@ -50,15 +55,16 @@ pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
             };
         }
         let config = &link.wq.config;
-        let allowed = match &worker {
-            Some(w) => {
-                Arc::ptr_eq(&w.rt, &link.wq.rt)
-                    && !config.kernel_mode
-                    && (std::ptr::eq(w.pool, pool)
-                        || (config.kind == WorkqueueKind::Unbound && fits(w.pool, &link)))
-            }
-            None => config.inline_wait,
-        };
+        let allowed = shallow
+            && match &worker {
+                Some(w) => {
+                    Arc::ptr_eq(&w.rt, &link.wq.rt)
+                        && !config.kernel_mode
+                        && (std::ptr::eq(w.pool, pool)
+                            || (config.kind == WorkqueueKind::Unbound && fits(w.pool, &link)))
+                }
+                None => config.inline_wait,
+            };
         let now = drv.now();
         if allowed && p.inline_begin(entry, own, now, drv) {
             Verdict::Ours(entry, link, now)
@@ -71,7 +77,7 @@ pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
         Verdict::Deadlock => Err(JoinError::WouldDeadlock {
             // SAFETY: the caller holds the item.
             item: unsafe { item.name() },
-            why: "it waits behind the caller's own item in an ordered workqueue",
+            why: crate::task::BEHIND_ITSELF,
         }),
         Verdict::Ours(entry, link, start) => {
             link.wq.started_one();
@@ -84,6 +90,27 @@ pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
             Ok(true)
         }
     }
+}
+
+/// How many items a thread runs one inside the other; then it waits, and another worker goes on with a stack of its own.
+/// Bounds what a chain of items that each join the next needs: 2 MiB of stack are 64 KiB an item.
+const MAX_DEPTH: usize = 32;
+
+/// The caller is going to sleep until this item is over. If it runs items of the same queue, these lend their permits.
+pub(crate) fn lend(item: ItemPtr, h: &Header) -> Option<current::Lent> {
+    if !current::is_running() {
+        return None;
+    }
+    let seen = h.word();
+    if !seen.is_linked() {
+        return None;
+    }
+    let link = pool_by_id(seen.pool()).with(|p, _| {
+        let e = p.entry(seen.entry()).filter(|e| e.item == item)?;
+        // SAFETY: the pool's lock is held and the entry's pwq is linked.
+        Some(unsafe { link_arc(p.pwq(e.pwq).tag) })
+    })?;
+    Some(current::lend_to(&link.wq))
 }
 
 /// Whether a worker of `pool` may run items of `link`'s queue: same nice, and its pod lies within the queue's mask.

@@ -53,6 +53,7 @@ mod blocking;
 mod completion;
 mod current;
 mod delayed;
+mod detect;
 mod error;
 mod inline;
 mod item;
@@ -76,6 +77,10 @@ pub use blocking::blocking;
 pub use cmwq_topology::{AffinityScope, CpuSet, Topology};
 pub use current::{current_work, describe, is_worker};
 pub use delayed::DelayedWork;
+pub use detect::{
+    DetectorState, DetectorStatus, Detectors, HogReport, Report, StallReport, StalledWorker,
+    ThreadCounts,
+};
 pub use error::{
     AttrsError, BuildError, JoinError, PanicPayload, QueueError, TrySpawnError, WaitError,
 };

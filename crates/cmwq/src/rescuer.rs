@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// A pwq that has had this many items of its turn makes room for other waiting ones (kernel: RESCUER_BATCH, 7.0).
 const TURN: usize = 16;
 
+/// How often a rescuer looks after pools while the runtime has no thread for that.
+const STAND_IN: std::time::Duration = std::time::Duration::from_millis(5);
+
 /// See the module text.
 pub(crate) struct Rescuer {
     state: Mutex<State>,
@@ -58,6 +61,11 @@ impl Rescuer {
         self.shared.parker.unpark();
     }
 
+    /// The runtime may have nobody else who looks after pools.
+    pub(crate) fn wake(&self) {
+        self.shared.parker.unpark();
+    }
+
     /// The queue is closed: the thread ends when the queue is gone.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
@@ -85,7 +93,15 @@ impl Rescuer {
                         .parker
                         .park_timeout(std::time::Duration::from_millis(20));
                 }
-                None => self.shared.parker.park(),
+                None => match wq.upgrade().map(|wq| wq.rt.nudge_if_helpless()) {
+                    // Threads cannot be made now, so pools have nobody else who would call us.
+                    Some(true) => {
+                        self.shared.parker.park_timeout(STAND_IN);
+                    }
+                    Some(false) => self.shared.parker.park(),
+                    // The queue is gone and nobody closed it: its last handle did.
+                    None => return,
+                },
             }
         }
     }

@@ -1,11 +1,13 @@
 //! Closures that borrow from the stack of the one who waits for them.
 //!
-//! Invariant S1: no borrow ends before every closure of the scope is over *and* every result was dropped or taken. Each
-//! closure and its handle share a [`Packet`] with the result; the scope counts packets, and a packet counts itself out when it
-//! is dropped, after its result.
+//! Invariant S1: no borrow ends before every closure of the scope has been run or dropped, its result too if its handle is
+//! gone. Each closure is one [`Job`], which counts itself out as the last thing when it is dropped. Results of closures whose
+//! handle still exists belong to the handle, which cannot outlive the scope's body; a handle that is forgotten keeps its
+//! result for ever, undropped and unseen.
 
 use crate::completion::Completion;
-use crate::error::{JoinError, TrySpawnError};
+use crate::current;
+use crate::error::{JoinError, TrySpawnError, quietly};
 use crate::task::JoinHandle;
 use crate::workqueue::{Place, Workqueue};
 use std::marker::PhantomData;
@@ -22,22 +24,26 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 struct Shared {
-    /// Packets that exist, and one for the scope itself.
+    /// Jobs that exist, and one for the scope itself.
     open: AtomicUsize,
     over: Arc<Completion>,
     /// Panics that no handle has reported.
     panics: AtomicUsize,
 }
 
-impl Shared {
-    fn count_out(&self) {
+/// Counts a job out when dropped.
+struct Open(Arc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
         // Ordering: AcqRel: everything the closures did happens before the scope ends.
-        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.over.complete();
+        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.over.complete();
         }
     }
 }
 
+/// The result, shared by job and handle.
 struct Packet<T> {
     result: Mutex<Option<T>>,
     shared: Arc<Shared>,
@@ -50,10 +56,36 @@ impl<T> Drop for Packet<T> {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if catch_unwind(AssertUnwindSafe(move || drop(result))).is_err() {
+        if quietly(move || drop(result)) {
             self.shared.panics.fetch_add(1, Ordering::Relaxed);
         }
-        self.shared.count_out();
+    }
+}
+
+/// A closure on its way. The order of the fields is the order in which they are dropped (S1).
+struct Job<F, T> {
+    func: F,
+    packet: Arc<Packet<T>>,
+    open: Open,
+}
+
+impl<F: FnOnce() -> T, T> Job<F, T> {
+    fn run(self) {
+        let Job { func, packet, open } = self;
+        let outcome = catch_unwind(AssertUnwindSafe(func));
+        match outcome {
+            Ok(value) => {
+                *packet.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+                drop(packet);
+                drop(open);
+            }
+            Err(payload) => {
+                packet.shared.panics.fetch_add(1, Ordering::Relaxed);
+                drop(packet);
+                drop(open);
+                resume_unwind(payload)
+            }
+        }
     }
 }
 
@@ -118,7 +150,8 @@ impl std::fmt::Debug for Scope<'_, '_> {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Queues a closure; see [`Workqueue::spawn`].
+    /// Queues a closure; see [`Workqueue::spawn`]. In an item of the scope's own ordered queue, where the closure could start
+    /// only after the item and with it the scope, it is dropped and its handle resolves to [`JoinError::WouldDeadlock`].
     pub fn spawn<F, T>(&'scope self, f: F) -> ScopedHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,
@@ -141,27 +174,24 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.shared.open.fetch_add(1, Ordering::Relaxed);
-        let packet = Arc::new(Packet {
-            result: Mutex::new(None),
-            shared: Arc::clone(&self.shared),
-        });
-        let theirs = Arc::clone(&packet);
-        let run = move || {
-            match catch_unwind(AssertUnwindSafe(f)) {
-                Ok(value) => {
-                    *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
-                }
-                Err(payload) => {
-                    theirs.shared.panics.fetch_add(1, Ordering::Relaxed);
-                    drop(theirs);
-                    resume_unwind(payload)
-                }
+        let wq = self.wq.inner();
+        if wq.is_ordered() && current::runs_item_of(wq) {
+            return ScopedHandle {
+                handle: JoinHandle::would_deadlock(std::any::type_name::<F>()),
+                packet: self.packet(),
+                _scope: PhantomData,
             };
+        }
+        self.shared.open.fetch_add(1, Ordering::Relaxed);
+        let packet = self.packet();
+        let job = Job {
+            func: f,
+            packet: Arc::clone(&packet),
+            open: Open(Arc::clone(&self.shared)),
         };
-        // SAFETY: the item holds a packet until its closure is over or dropped, the result lies in a packet, and `run` does
-        // not return before every packet is gone (S1).
-        let handle = match unsafe { self.wq.spawn_at(run, place) } {
+        // SAFETY: the job exists until its closure is over or dropped, and `run` below does not return before every job is
+        // gone (S1).
+        let handle = match unsafe { self.wq.spawn_at(move || job.run(), place) } {
             Ok(handle) => handle,
             Err(TrySpawnError { error, func }) => {
                 drop(func);
@@ -173,6 +203,13 @@ impl<'scope> Scope<'scope, '_> {
             packet,
             _scope: PhantomData,
         }
+    }
+
+    fn packet<T>(&self) -> Arc<Packet<T>> {
+        Arc::new(Packet {
+            result: Mutex::new(None),
+            shared: Arc::clone(&self.shared),
+        })
     }
 }
 
@@ -192,7 +229,9 @@ where
         _env: PhantomData,
     };
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
-    shared.count_out();
+    drop(Open(Arc::clone(&shared)));
+    // An item that waits for closures of its own queue lends them its permit.
+    let lent = (!shared.over.is_done()).then(|| current::lend_to(wq.inner()));
     if let Err(e) = wq
         .inner()
         .rt
@@ -205,6 +244,7 @@ where
         );
         std::process::abort();
     }
+    drop(lent);
     match result {
         Err(payload) => resume_unwind(payload),
         Ok(_) if shared.panics.load(Ordering::Relaxed) > 0 => {

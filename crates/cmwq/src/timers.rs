@@ -4,6 +4,7 @@ use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::sys::clock::monotonic;
+use crate::sys::fork::ForkStamp;
 use crate::sys::parker::Parker;
 use crate::sys::thread::ThreadSpec;
 use crate::work::Work;
@@ -21,6 +22,7 @@ pub(crate) struct Timers {
     parker: Arc<Parker>,
     alive: AtomicBool,
     time: TimeSource,
+    fork: ForkStamp,
 }
 
 struct State {
@@ -50,7 +52,7 @@ impl State {
 }
 
 impl Timers {
-    pub(crate) fn new(time: TimeSource) -> Timers {
+    pub(crate) fn new(time: TimeSource, fork: ForkStamp) -> Timers {
         let state = State {
             wheel: TimerWheel::new(time.now()),
             armed: Vec::new(),
@@ -62,7 +64,13 @@ impl Timers {
             parker: Arc::new(Parker::new()),
             alive: AtomicBool::new(false),
             time,
+            fork,
         }
+    }
+
+    /// Whether they were left behind by a fork.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.fork.is_stale()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -90,18 +98,48 @@ impl Timers {
     ) {
         let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         let now = self.time.now();
-        let item = work.item_ref();
+        self.insert(
+            work.item_ref(),
+            before,
+            wq,
+            now,
+            now.saturating_add(delay),
+            dropped,
+        );
+    }
+
+    /// As `arm`, with the reference to the item that the timer is to have.
+    fn insert(
+        self: &Arc<Self>,
+        item: ItemPtr,
+        before: Word,
+        wq: &Arc<WqInner>,
+        now: Time,
+        due: Time,
+        dropped: Arc<AtomicBool>,
+    ) {
         let mut state = self.lock();
         let id = state.free.pop().unwrap_or_else(|| {
             state.armed.push(None);
             (state.armed.len() - 1) as u32
         });
-        assert!(id <= MAX_ENTRY, "more than 16 million armed timers in one runtime");
+        assert!(
+            id <= MAX_ENTRY,
+            "more than 16 million armed timers in one runtime"
+        );
         let before_us = state.wheel.next_expiry_ns();
-        let timer = state.wheel.insert(now, now.saturating_add(delay), id);
-        let first = before_us.is_none_or(|t| state.wheel.expiry_ns(timer).is_some_and(|own| own < t));
-        state.armed[id as usize] = Some(Armed { item, before, wq: Arc::clone(wq), timer, dropped });
-        work.header().set_word(before.grabbed().armed(id));
+        let timer = state.wheel.insert(now, due, id);
+        let first =
+            before_us.is_none_or(|t| state.wheel.expiry_ns(timer).is_some_and(|own| own < t));
+        state.armed[id as usize] = Some(Armed {
+            item,
+            before,
+            wq: Arc::clone(wq),
+            timer,
+            dropped,
+        });
+        // SAFETY: the timer's reference keeps the item alive.
+        unsafe { item.header() }.set_word(before.grabbed().armed(id));
         drop(state);
         if first {
             self.nudge(&wq.rt);
@@ -123,7 +161,7 @@ impl Timers {
         armed.is_some()
     }
 
-    /// Queues the item now if its timer is still armed.
+    /// Queues the item now, room or not, if its timer is still armed.
     pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) {
         let mut state = self.lock();
         if state
@@ -140,7 +178,7 @@ impl Timers {
         }
         drop(state);
         if let Some(a) = armed {
-            fire(a);
+            fire(a, true);
         }
     }
 
@@ -152,7 +190,9 @@ impl Timers {
             let now = self.time.now();
             let mut due = Vec::new();
             let mut state = self.lock();
-            let State { wheel, armed, free, .. } = &mut *state;
+            let State {
+                wheel, armed, free, ..
+            } = &mut *state;
             let more = wheel
                 .advance(now, BUDGET, |_, id| {
                     if let Some(a) = armed[id as usize].take() {
@@ -165,7 +205,7 @@ impl Timers {
                 .more;
             drop(state);
             n += due.len();
-            due.into_iter().for_each(fire);
+            due.into_iter().for_each(|a| fire(a, false));
             if !more {
                 return n;
             }
@@ -194,7 +234,7 @@ impl Timers {
         drop(state);
         for a in gone {
             // SAFETY: the timer's reference passes to us.
-            drop(unsafe { Work::from_item(a.item) });
+            unsafe { Work::from_item(a.item) }.drop_quietly();
         }
     }
 
@@ -250,25 +290,37 @@ impl Timers {
     }
 }
 
-/// The time has come.
-fn fire(a: Armed) {
-    // SAFETY: the timer's reference passes to us; `queue_grabbed` makes one of its own.
-    let work = unsafe { Work::from_item(a.item) };
-    match work.queue_grabbed(&a.wq, a.before, Place::Here) {
+/// The time has come: the timer's reference passes to the queue. The item is in our hands, so a cancel that comes now waits
+/// for what becomes of it here.
+fn fire(a: Armed, whether_or_not_there_is_room: bool) {
+    let Armed {
+        item,
+        before,
+        wq,
+        dropped,
+        ..
+    } = a;
+    let queued = if whether_or_not_there_is_room {
+        wq.queue_forced(item, before, Place::Here)
+    } else {
+        wq.queue_owned(item, before, Place::Here)
+    };
+    match queued {
         Ok(()) => {}
         Err(QueueError::Full { .. }) => {
             // There was room when it was armed. It is not lost: it goes in as soon as the queue has room again.
-            a.wq.rt.timers.arm_again(&work, &a.wq, a.dropped);
+            let timers = Arc::clone(&wq.rt.timers);
+            let now = timers.time.now();
+            let again = now.saturating_add(FULL_RETRY.as_nanos() as u64);
+            timers.insert(item, before, &wq, now, again, dropped);
         }
         // Draining, closed, forked: reported through the item.
-        Err(_) => a.dropped.store(true, Ordering::Relaxed),
-    }
-}
-
-impl Timers {
-    fn arm_again(self: &Arc<Self>, work: &Work, wq: &Arc<WqInner>, dropped: Arc<AtomicBool>) {
-        if let Ok(before) = crate::item::grab_idle(work.header()) {
-            self.arm(work, before, wq, FULL_RETRY, dropped);
+        Err(_) => {
+            dropped.store(true, Ordering::Relaxed);
+            // SAFETY: the timer's reference is ours still.
+            let work = unsafe { Work::from_item(item) };
+            work.header().set_word(before.released());
+            work.drop_quietly();
         }
     }
 }

@@ -3,20 +3,27 @@
 use crate::completion::Completion;
 use crate::current;
 use crate::error::{QueueError, WaitError};
-use crate::item::{Dropped, Grabbed, Header, ItemPtr, VTable, grab, grab_idle, wait_transit};
+use crate::item::{
+    Dropped, Grabbed, Header, ItemPtr, OffTimer, VTable, grab, grab_idle, is_orphan, wait_transit,
+};
 use crate::pool::{link_arc, pool_by_id};
 use crate::runtime::RtInner;
+use crate::shim::Mutex;
+use crate::timers::Timers;
 use crate::workqueue::{Place, Queued, WqInner};
 use cmwq_policy::word::{MAX_DEPTH, NO_POOL, Word};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
-type Func = dyn Fn(&Work) + Send + Sync;
+pub(crate) type Func = dyn Fn(&Work) + Send + Sync;
 
 /// A work item that can be queued again and again. It is pending at most once, and never runs concurrently with itself as
 /// long as it is queued on one workqueue at a time.
+///
+/// In a forked child, an item that was pending or running in the parent is idle.
 ///
 /// A `Work` is a handle: clones are the same item. A queued item is kept alive by its queue; an idle one is dropped with its
 /// last handle. The function gets the item itself, so that it can requeue itself.
@@ -45,6 +52,20 @@ struct WorkInner {
     header: Header,
     name: &'static str,
     func: Box<Func>,
+    /// Its timer, if it is delayed work.
+    delayed: Option<Delayed>,
+    /// Pools where an instance may still run besides the one that the word names: the item was queued elsewhere meanwhile.
+    strays: Mutex<Vec<u32>>,
+}
+
+/// What delayed work has besides.
+#[derive(Default)]
+pub(crate) struct Delayed {
+    /// The timers of the runtime of the queue that it was last armed for. Written by whoever owns PENDING, before the word
+    /// says that the item is armed.
+    pub(crate) home: Mutex<Option<Arc<Timers>>>,
+    /// Cancelled because its queue drained or closed.
+    pub(crate) dropped: Arc<AtomicBool>,
 }
 
 /// What [`Work::busy`] saw; old when it returns.
@@ -60,7 +81,9 @@ const VTABLE: VTable = VTable {
     run,
     discard,
     name,
+    strayed,
     oneshot: false,
+    fixed_name: None,
 };
 
 unsafe fn name(item: ItemPtr) -> &'static str {
@@ -89,6 +112,15 @@ unsafe fn discard(item: ItemPtr, _why: Dropped) {
     drop(unsafe { Work::from_item(item) });
 }
 
+unsafe fn strayed(item: ItemPtr, pool: u32) {
+    // SAFETY: as in `name`.
+    let work = unsafe { item.as_ptr().cast::<WorkInner>().as_ref() };
+    let mut strays = work.strays.lock();
+    if !strays.contains(&pool) {
+        strays.push(pool);
+    }
+}
+
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work")
@@ -113,13 +145,33 @@ impl Work {
     where
         F: Fn(&Work) + Send + Sync + 'static,
     {
+        Work::make(name, Box::new(f), None)
+    }
+
+    pub(crate) fn make(name: &'static str, func: Box<Func>, delayed: Option<Delayed>) -> Work {
         Work {
             inner: Arc::new(WorkInner {
                 header: Header::new(Word::IDLE, &VTABLE),
                 name,
-                func: Box::new(f),
+                func,
+                delayed,
+                strays: Mutex::new(Vec::new()),
             }),
         }
+    }
+
+    /// What it has if it is delayed work.
+    pub(crate) fn delayed(&self) -> Option<&Delayed> {
+        self.inner.delayed.as_ref()
+    }
+
+    fn home(&self) -> Option<Arc<Timers>> {
+        self.delayed().and_then(|d| d.home.lock().clone())
+    }
+
+    /// Drops the handle; a panic in the drop glue of what the function captured ends here (the panic hook has reported it).
+    pub(crate) fn drop_quietly(self) {
+        crate::error::quietly(move || drop(self));
     }
 
     /// A handle that does not keep the item alive.
@@ -163,6 +215,9 @@ impl Work {
     }
 
     pub(crate) fn queue_on(&self, wq: &Arc<WqInner>, place: Place) -> Result<Queued, QueueError> {
+        if wq.rt.fork.is_stale() {
+            return Err(wq.refuse(QueueError::Forked));
+        }
         match grab_idle(self.header()) {
             Ok(before) => self.queue_grabbed(wq, before, place).map(|()| Queued::New),
             Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
@@ -193,8 +248,15 @@ impl Work {
     }
 
     /// Takes the item into our hands wherever it is; drops the reference of where it was.
-    pub(crate) fn grab(&self, off_timer: impl FnMut(u32) -> bool) -> (Grabbed, Word) {
-        let (was, before) = grab(self.item(), self.header(), off_timer);
+    pub(crate) fn grab(&self) -> (Grabbed, Word) {
+        let (was, before) = grab(self.item(), self.header(), |id| {
+            // Asked for anew each time: it may be armed for another runtime by now.
+            match self.home() {
+                Some(t) if t.is_stale() => OffTimer::Orphan,
+                Some(t) if t.disarm(id, self.item()) => OffTimer::Taken,
+                _ => OffTimer::NotThere,
+            }
+        });
         if was != Grabbed::Idle {
             // SAFETY: the reference of the queue or timer passed to us.
             drop(unsafe { Work::from_item(self.item()) });
@@ -202,17 +264,13 @@ impl Work {
         (was, before)
     }
 
-    /// Takes the item out of its queue if it is pending. Does not wait for a running one. True if it was pending. May be
-    /// called from anywhere, its own function included.
+    /// Takes the item out of its queue, or off its timer, if it is pending. Does not wait for a running one. True if it was
+    /// pending. May be called from anywhere, its own function included.
     pub fn cancel(&self) -> bool {
-        self.cancel_with(|_| false)
-    }
-
-    pub(crate) fn cancel_with(&self, off_timer: impl FnMut(u32) -> bool) -> bool {
         if !self.header().word().is_pending() {
             return false;
         }
-        let (was, before) = self.grab(off_timer);
+        let (was, before) = self.grab();
         self.header().set_word(before.grabbed().released());
         was != Grabbed::Idle
     }
@@ -224,14 +282,7 @@ impl Work {
     /// # Errors
     /// [`WaitError::OnSelf`] from its own function (the kernel deadlocks); nothing was cancelled.
     pub fn cancel_sync(&self) -> Result<bool, WaitError> {
-        self.cancel_sync_with(|_| false)
-    }
-
-    pub(crate) fn cancel_sync_with(
-        &self,
-        off_timer: impl FnMut(u32) -> bool,
-    ) -> Result<bool, WaitError> {
-        let was = self.disable_sync_with(off_timer)?;
+        let was = self.disable_sync()?;
         self.lower_depth();
         Ok(was)
     }
@@ -239,11 +290,7 @@ impl Work {
     /// Cancels the item and refuses queueings until [`enable`](Self::enable) was called as often. True if it was pending. Does
     /// not wait. The depth saturates at 65535, as in the kernel; beyond, calls are not counted.
     pub fn disable(&self) -> bool {
-        self.disable_with(|_| false)
-    }
-
-    pub(crate) fn disable_with(&self, off_timer: impl FnMut(u32) -> bool) -> bool {
-        let (was, before) = self.grab(off_timer);
+        let (was, before) = self.grab();
         let depth = (before.depth() + 1).min(MAX_DEPTH);
         self.header()
             .set_word(before.grabbed().released().with_depth(depth));
@@ -255,17 +302,10 @@ impl Work {
     /// # Errors
     /// [`WaitError::OnSelf`] from its own function; nothing was disabled.
     pub fn disable_sync(&self) -> Result<bool, WaitError> {
-        self.disable_sync_with(|_| false)
-    }
-
-    pub(crate) fn disable_sync_with(
-        &self,
-        off_timer: impl FnMut(u32) -> bool,
-    ) -> Result<bool, WaitError> {
         if current::runs(self.item()) {
             return Err(WaitError::OnSelf { item: self.name() });
         }
-        let was = self.disable_with(off_timer);
+        let was = self.disable();
         while self.wait_running()? {}
         Ok(was)
     }
@@ -324,11 +364,18 @@ impl Work {
         loop {
             let seen = wait_transit(self.header());
             if seen.is_on_timer() {
-                // Plain work is never on a timer; delayed work expires it first.
-                return Ok(false);
+                match self.home() {
+                    Some(home) if home.is_stale() => return Ok(false),
+                    Some(home) => home.fire_now(seen.entry(), self.item()),
+                    None => {}
+                }
+                continue;
             }
             if !seen.is_pending() {
                 return self.wait_running();
+            }
+            if is_orphan(seen) {
+                return Ok(false);
             }
             let pool = pool_by_id(seen.pool());
             let done = Completion::new();
@@ -349,9 +396,11 @@ impl Work {
                     });
                 }
                 p.attach_barrier(seen.entry(), Arc::clone(&done));
-                Ok(Some(Arc::clone(&link.wq.rt)))
+                Ok(Some(link))
             })?;
-            if let Some(rt) = attached {
+            if let Some(link) = attached {
+                let _lent = current::lend_to(&link.wq);
+                let rt = &link.wq.rt;
                 rt.wait(&done, || format!("work item {}", self.name()))?;
                 return Ok(true);
             }
@@ -360,13 +409,36 @@ impl Work {
 
     /// Waits for an instance that runs now; false if none does.
     fn wait_running(&self) -> Result<bool, WaitError> {
-        let last = self.header().word().pool();
-        if last == NO_POOL {
+        if self.wait_running_in(self.header().word().pool())? {
+            return Ok(true);
+        }
+        let Some(pool) = self.stray_pool() else {
+            return Ok(false);
+        };
+        self.wait_running_in(pool)
+    }
+
+    /// Another pool than the word's where an instance runs.
+    fn stray_pool(&self) -> Option<u32> {
+        let mut strays = self.inner.strays.lock();
+        // Looked at with the lock held: a pool that is noted again now is noted after this, or found running.
+        strays.retain(|&pool| self.runs_in(pool));
+        strays.first().copied()
+    }
+
+    fn runs_in(&self, pool: u32) -> bool {
+        pool != NO_POOL
+            && !pool_by_id(pool).is_stale()
+            && pool_by_id(pool).inspect(|inner| inner.policy.running(self.item()).is_some())
+    }
+
+    fn wait_running_in(&self, pool: u32) -> Result<bool, WaitError> {
+        if pool == NO_POOL || pool_by_id(pool).is_stale() {
             return Ok(false);
         }
         let item = self.item();
         let done = Completion::new();
-        let rt: Option<Arc<RtInner>> = pool_by_id(last).with(|p, _| {
+        let rt: Option<Arc<RtInner>> = pool_by_id(pool).with(|p, _| {
             let (_, entry, pwq) = p.running(item)?;
             // SAFETY: the pool's lock is held and a running entry's pwq is linked.
             let link = unsafe { link_arc(p.pwq(pwq).tag) };
@@ -386,8 +458,7 @@ impl Work {
     /// Whether it is pending and whether it runs. Advisory: old when it returns.
     pub fn busy(&self) -> Busy {
         let seen = self.header().word();
-        let running = seen.pool() != NO_POOL
-            && pool_by_id(seen.pool()).inspect(|inner| inner.policy.running(self.item()).is_some());
+        let running = self.runs_in(seen.pool()) || self.stray_pool().is_some();
         Busy {
             pending: seen.is_pending(),
             running,

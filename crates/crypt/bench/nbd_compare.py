@@ -92,8 +92,8 @@ def run_once(name, jobs, args, folder):
                f"--offset_increment={span}", f"--io_size={per_job}", "--group_reporting", "--output-format=json",
                "--randseed=1"]
         if args.verify != "none":
-            fio += [f"--verify={args.verify}", "--verify_fatal=1"]
-        out = subprocess.run(fio, capture_output=True, text=True)
+            fio += [f"--verify={args.verify}", "--verify_fatal=1", "--verify_state_save=0"]
+        out = subprocess.run(fio, capture_output=True, text=True, cwd=folder)
         if out.returncode != 0:
             sys.exit(f"{name}: fio failed: {out.stderr[-500:]} {out.stdout[-500:]}")
         job = json.loads(out.stdout[out.stdout.index("{"):])["jobs"][0]
@@ -107,7 +107,7 @@ def run_once(name, jobs, args, folder):
     cpu = usage.ru_utime + usage.ru_stime
     return {
         "read_mib_s": job["read"]["bw_bytes"] / (1 << 20), "write_mib_s": job["write"]["bw_bytes"] / (1 << 20),
-        "mib": moved, "cpu_s": cpu, "cpu_ms_per_mib": cpu * 1000 / moved,
+        "mib": moved, "cpu_s": cpu, "user_s": usage.ru_utime, "system_s": usage.ru_stime, "cpu_ms_per_mib": cpu * 1000 / moved,
         "switches_per_mib": (usage.ru_nvcsw + usage.ru_nivcsw) / moved,
         "runtime_s": max(job["read"]["runtime"], job["write"]["runtime"]) / 1000,
     }
@@ -155,16 +155,17 @@ def main():
             base = rows.get(args.base)
             print(f"\nrw={args.rw} bs={args.bs} iodepth={args.iodepth} jobs={jobs} verify={args.verify}, "
                   f"{args.rounds} rounds, median [lowest..highest]")
-            head = ("server", "read+write MiB/s", "server CPU ms/MiB", f"CPU / {args.base}", f"MiB/s / {args.base}",
-                    "switches/MiB")
-            print("{:20} {:>24} {:>22} {:>20} {:>22} {:>14}".format(*head))
+            head = ("server", "read+write MiB/s", "server CPU ms/MiB", "user", "system", f"CPU / {args.base}",
+                    f"MiB/s / {args.base}", "switches/MiB")
+            print("{:20} {:>24} {:>22} {:>7} {:>7} {:>20} {:>22} {:>14}".format(*head))
             for name, all_of in rows.items():
                 total = [o["read_mib_s"] + o["write_mib_s"] for o in all_of]
                 cpu = [o["cpu_ms_per_mib"] for o in all_of]
                 ratio = [o["cpu_ms_per_mib"] / b["cpu_ms_per_mib"] for o, b in zip(all_of, base)] if base else [0]
                 speed = [t / (b["read_mib_s"] + b["write_mib_s"]) for t, b in zip(total, base)] if base else [0]
                 switches = statistics.median(o["switches_per_mib"] for o in all_of)
-                print(f"{name:20} {spread(total, 0):>24} {spread(cpu, 3):>22} {spread(ratio):>20} "
+                user, system = (statistics.median(o[k] * 1000 / o["mib"] for o in all_of) for k in ("user_s", "system_s"))
+                print(f"{name:20} {spread(total, 0):>24} {spread(cpu, 3):>22} {user:>7.3f} {system:>7.3f} {spread(ratio):>20} "
                       f"{spread(speed):>22} {switches:>14.1f}")
                 results.append({"jobs": jobs, "server": name, "rounds": all_of})
     if args.json:

@@ -6,7 +6,7 @@
 //! bits  0      PENDING   queued, armed or in somebody's hands; set by whoever wins the right to queue
 //! bit   1      LINKED    with PENDING: `pool` and `entry` say where the item lies (changed under that pool's lock)
 //! bit   2      TIMER     with PENDING: `entry` names the armed timer (changed under the timer lock)
-//! //! bit   3      unused
+//! //! bit   3      SUBMITTED with PENDING: in the submission lane of `pool`; whoever takes that pool's lock links it
 //! bits  4-19   disable depth, 0..=65535; not zero only while not LINKED and not on a timer
 //! bits 20-39   pool id: where it is LINKED, else where it last ran; all ones = nowhere yet
 //! bits 40-63   entry (24 bits): the pool's entry or the timer's id
@@ -23,6 +23,7 @@ pub struct Word(pub u64);
 const PENDING: u64 = 1;
 const LINKED: u64 = 1 << 1;
 const TIMER: u64 = 1 << 2;
+const SUBMITTED: u64 = 1 << 3;
 const DEPTH_SHIFT: u32 = 4;
 const DEPTH_MASK: u64 = 0xffff << DEPTH_SHIFT;
 const POOL_SHIFT: u32 = 20;
@@ -65,7 +66,13 @@ impl Word {
     /// Pending, but in some thread's hands.
     #[inline]
     pub const fn is_in_transit(self) -> bool {
-        self.0 & (PENDING | LINKED | TIMER) == PENDING
+        self.0 & (PENDING | LINKED | TIMER | SUBMITTED) == PENDING
+    }
+
+    /// Lies in the submission lane of [`Word::pool`].
+    #[inline]
+    pub const fn is_submitted(self) -> bool {
+        self.0 & (PENDING | SUBMITTED) == PENDING | SUBMITTED
     }
 
     /// How many `disable` calls have not been undone.
@@ -89,7 +96,7 @@ impl Word {
     /// idle or released -> in transit. The caller owns the item if its compare-and-swap to this value wins.
     #[inline]
     pub const fn grabbed(self) -> Word {
-        Word(self.0 & !(LINKED | TIMER | ENTRY_MASK) | PENDING)
+        Word(self.0 & !(LINKED | TIMER | SUBMITTED | ENTRY_MASK) | PENDING)
     }
 
     /// in transit -> linked at `entry` of `pool`; done under that pool's lock.
@@ -97,6 +104,13 @@ impl Word {
     pub const fn linked(self, pool: u32, entry: u32) -> Word {
         debug_assert!(entry <= MAX_ENTRY && pool < NO_POOL);
         Word(PENDING | LINKED | ((pool as u64) << POOL_SHIFT) | ((entry as u64) << ENTRY_SHIFT))
+    }
+
+    /// in transit -> in the submission lane of `pool`.
+    #[inline]
+    pub const fn submitted(self, pool: u32) -> Word {
+        debug_assert!(pool < NO_POOL);
+        Word(PENDING | SUBMITTED | ((pool as u64) << POOL_SHIFT))
     }
 
     /// in transit -> armed on timer `entry`; the last pool stays known.
@@ -126,6 +140,8 @@ impl fmt::Debug for Word {
             "linked"
         } else if self.is_on_timer() {
             "on-timer"
+        } else if self.is_submitted() {
+            "submitted"
         } else if self.is_pending() {
             "in-transit"
         } else {

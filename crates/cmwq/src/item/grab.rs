@@ -17,6 +17,22 @@ pub(crate) enum Grabbed {
     Timer,
 }
 
+/// What asking a timer for the item came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OffTimer {
+    /// It was armed; its reference to the item passes to the caller.
+    Taken,
+    /// It is not armed (any more).
+    NotThere,
+    /// The timer's runtime was left behind by a fork.
+    Orphan,
+}
+
+/// The item was queued by the process that this one was forked from: it will not run here, and nobody will miss it.
+pub(crate) fn is_orphan(seen: Word) -> bool {
+    (seen.is_linked() || seen.is_submitted()) && pool_by_id(seen.pool()).is_stale()
+}
+
 /// Takes PENDING if the item is idle and enabled: the word that was found is returned, and on `Ok` the caller owns the
 /// item.
 #[inline]
@@ -24,7 +40,10 @@ pub(crate) fn grab_idle(h: &Header) -> Result<Word, Word> {
     let mut seen = h.word();
     loop {
         if seen.is_pending() {
-            if h.confirm_pending(seen) {
+            if is_orphan(seen) {
+                // In this process it is idle. (The reference that the queue has is leaked, as everything of it.)
+                h.try_change(seen, Word::IDLE);
+            } else if h.confirm_pending(seen) {
                 return Err(seen);
             }
         } else if seen.depth() > 0 {
@@ -41,7 +60,7 @@ pub(crate) fn grab_idle(h: &Header) -> Result<Word, Word> {
 pub(crate) fn grab(
     item: ItemPtr,
     h: &Header,
-    mut off_timer: impl FnMut(u32) -> bool,
+    mut off_timer: impl FnMut(u32) -> OffTimer,
 ) -> (Grabbed, Word) {
     let mut patience = Patience::new();
     loop {
@@ -50,13 +69,25 @@ pub(crate) fn grab(
             if h.try_change(seen, seen.grabbed()) {
                 return (Grabbed::Idle, seen);
             }
+        } else if is_orphan(seen) {
+            h.try_change(seen, Word::IDLE);
         } else if seen.is_linked() {
             if remove_linked(item, h, seen) {
                 return (Grabbed::Queued, seen);
             }
-        } else if seen.is_on_timer() && off_timer(seen.entry()) {
-            h.set_word(seen.grabbed());
-            return (Grabbed::Timer, seen);
+        } else if seen.is_on_timer() {
+            match off_timer(seen.entry()) {
+                OffTimer::Taken => {
+                    // Read again: it may have fired, run somewhere and been armed with the same number since `seen`.
+                    let seen = h.word();
+                    h.set_word(seen.grabbed());
+                    return (Grabbed::Timer, seen);
+                }
+                OffTimer::NotThere => {}
+                OffTimer::Orphan => {
+                    h.try_change(seen, Word::IDLE);
+                }
+            }
         }
         patience.wait();
     }
@@ -72,7 +103,16 @@ pub(crate) fn take_out(item: ItemPtr, h: &Header) -> bool {
             return false;
         }
         if seen.is_linked() {
-            return remove_linked(item, h, seen);
+            let out = remove_linked(item, h, seen);
+            if out {
+                // It is never queued again: others who want it out must not wait for its coming back.
+                h.set_word(seen.grabbed().released());
+            }
+            return out;
+        }
+        if seen.is_submitted() {
+            pool_by_id(seen.pool()).absorb();
+            continue;
         }
         patience.wait();
     }

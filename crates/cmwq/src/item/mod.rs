@@ -4,8 +4,9 @@
 
 mod grab;
 
-pub(crate) use grab::{Grabbed, grab, grab_idle, take_out, wait_transit};
+pub(crate) use grab::{Grabbed, OffTimer, grab, grab_idle, is_orphan, take_out, wait_transit};
 
+use crate::pool::Submission;
 use crate::shim::atomic::{AtomicU64, Ordering};
 use cmwq_policy::pool::Token;
 use cmwq_policy::word::Word;
@@ -35,8 +36,16 @@ pub(crate) struct VTable {
     /// # Safety
     /// The item is alive.
     pub(crate) name: unsafe fn(ItemPtr) -> &'static str,
+    /// An instance runs in the pool of that number, and the item is being queued in another one: whoever waits for running
+    /// instances has to look there too. Never called for one-shot items.
+    ///
+    /// # Safety
+    /// The item is alive.
+    pub(crate) strayed: unsafe fn(ItemPtr, u32),
     /// It can be queued only once.
     pub(crate) oneshot: bool,
+    /// The name of the function where it does not depend on the item: for those who cannot know that the item is alive.
+    pub(crate) fixed_name: Option<fn() -> &'static str>,
 }
 
 /// The head of every item; the rest of the item lies behind it (`repr(C)`).
@@ -44,6 +53,8 @@ pub(crate) struct VTable {
 pub(crate) struct Header {
     word: AtomicU64,
     vtable: &'static VTable,
+    /// What the submission lane keeps of an item on its way into a pool.
+    pub(crate) submission: Submission,
 }
 
 impl Header {
@@ -51,6 +62,7 @@ impl Header {
         Header {
             word: AtomicU64::new(word.0),
             vtable,
+            submission: Submission::new(),
         }
     }
 
@@ -92,6 +104,12 @@ impl Header {
     #[inline]
     pub(crate) fn confirm_pending(&self, seen: Word) -> bool {
         self.try_change(seen, seen)
+    }
+
+    /// Its kind.
+    #[inline]
+    pub(crate) fn vtable(&self) -> &'static VTable {
+        self.vtable
     }
 
     /// Whether the item can be queued only once.
@@ -161,6 +179,15 @@ impl ItemPtr {
     pub(crate) unsafe fn run(self) {
         // SAFETY: passed on to the caller.
         unsafe { (self.header().vtable.run)(self) }
+    }
+
+    /// See [`VTable::strayed`].
+    ///
+    /// # Safety
+    /// See [`VTable::strayed`].
+    pub(crate) unsafe fn strayed(self, pool: u32) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.header().vtable.strayed)(self, pool) }
     }
 
     /// See [`VTable::discard`].

@@ -8,6 +8,14 @@
 use crate::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 use cmwq_policy::pool::{BATCH, Time};
 
+/// What a worker is at: equal marks mean the same item of the same batch, neither ended nor recalled in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BatchMark {
+    word: u32,
+    /// When the item was started.
+    pub(crate) start: Time,
+}
+
 /// See the module text.
 pub(crate) struct BatchWord {
     /// Low half: claimed; high half: end.
@@ -76,6 +84,19 @@ impl BatchWord {
             ) {
                 Ok(_) => return claimed,
                 Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// What the worker is at. With the pool's lock held: only the worker's own claims may come in between, and then the mark
+    /// is one that has been.
+    pub(crate) fn mark(&self) -> BatchMark {
+        loop {
+            // Ordering: Acquire pairs with the Release of `claim` and `publish`: the stamp belongs to the word.
+            let word = self.word.load(Ordering::Acquire);
+            let start = self.start((word & 0xffff).saturating_sub(1));
+            if self.word.load(Ordering::Relaxed) == word {
+                return BatchMark { word, start };
             }
         }
     }

@@ -94,7 +94,13 @@ fn visit(
             break;
         }
         first = false;
+        // SAFETY: the item was queued, and this thread has claimed it.
+        unsafe { shared.about_to_run(batch[0].item) };
         run_one(&batch[0]);
+        if rt.fork.is_stale() {
+            // The item forked and returned in the child, which has no business with our items.
+            return;
+        }
     }
     current::enter(Arc::clone(context));
     leave_seat(other, id, context);

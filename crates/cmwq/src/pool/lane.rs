@@ -5,9 +5,10 @@
 //! delays the moment of linking, and everything that is done under the lock (flushing, draining, cancelling, counting) sees
 //! every item that was handed in before.
 //!
-//! - L1: the lane is open only while items wait on the worklist and as many workers run as may: then nobody has to be started
-//!   for one item more, some worker comes for the lock at its next item boundary, and the tick that watches waiting items is
-//!   running. This is decided at the end of every hold of the lock.
+//! - L1: the lane is open only while items wait, on the worklist or in a batch, and a worker runs or is on its way: it comes for the lock at
+//!   its next item boundary, and the tick that watches waiting items is running. This is decided at the end of every hold of
+//!   the lock. An issuer that finds the last decision about starting more workers longer ago than a wake-up takes goes by the
+//!   lock, so that this is decided again if the running ones take long.
 //! - L2: no item is left behind. The lock's holder closes the lane and then looks into it once more; an issuer pushes and then
 //!   looks whether the lane is still open, and if not takes the lock itself. Both are sequentially consistent, so at least
 //!   one of the two sees the other.
@@ -19,10 +20,9 @@
 use super::effects::Driver;
 use super::{Policy, link_of};
 use crate::item::{Header, ItemPtr};
-use crate::runtime::TimeSource;
 use crate::shim::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Enqueue, Time};
+use cmwq_policy::pool::{Enqueue, Time, WAKE_COST_NS};
 use cmwq_policy::word::MAX_ENTRY;
 use std::ptr::{self, NonNull};
 
@@ -50,6 +50,8 @@ impl Submission {
 pub(super) struct Lane {
     head: AtomicPtr<Header>,
     open: AtomicBool,
+    /// When it was last decided under the lock whether one more worker has to be started.
+    visited: AtomicU64,
 }
 
 /// What became of a submission.
@@ -64,7 +66,11 @@ pub(super) enum Submitted {
 
 impl Lane {
     pub(super) fn new() -> Lane {
-        Lane { head: AtomicPtr::new(ptr::null_mut()), open: AtomicBool::new(false) }
+        Lane {
+            head: AtomicPtr::new(ptr::null_mut()),
+            open: AtomicBool::new(false),
+            visited: AtomicU64::new(0),
+        }
     }
 
     /// Hands an item in.
@@ -78,16 +84,20 @@ impl Lane {
         item: ItemPtr,
         link: &PwqLink,
         issuer_cpu: u32,
-        time: &TimeSource,
+        now: Time,
     ) -> Submitted {
         if !self.open.load(Ordering::Relaxed) || link.is_draining() {
+            return Submitted::Closed;
+        }
+        if now.saturating_sub(self.visited.load(Ordering::Relaxed)) > WAKE_COST_NS {
             return Submitted::Closed;
         }
         // SAFETY: the caller owns the item until the push below.
         let header = unsafe { item.header() };
         let s = &header.submission;
-        s.link.store(ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
-        s.queued_at.store(time.now(), Ordering::Relaxed);
+        s.link
+            .store(ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        s.queued_at.store(now, Ordering::Relaxed);
         s.issuer_cpu.store(issuer_cpu, Ordering::Relaxed);
         header.set_word(header.word().submitted(pool));
         let mut head = self.head.load(Ordering::Relaxed);
@@ -95,13 +105,28 @@ impl Lane {
             s.next.store(head, Ordering::Relaxed);
             // Ordering: SeqCst: with the look at `open` below and the two accesses in `publish` (L2). It also releases the
             // item to whoever absorbs it. After it the item is not ours.
-            match self.head.compare_exchange_weak(head, item.as_ptr().as_ptr(), Ordering::SeqCst, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(
+                head,
+                item.as_ptr().as_ptr(),
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => break,
                 Err(now) => head = now,
             }
         }
         // Ordering: SeqCst, as above.
-        if self.open.load(Ordering::SeqCst) { Submitted::Done } else { Submitted::LookAfterIt }
+        if self.open.load(Ordering::SeqCst) {
+            Submitted::Done
+        } else {
+            Submitted::LookAfterIt
+        }
+    }
+
+    /// Under the lock it is decided now whether one more worker has to be started.
+    #[inline]
+    pub(super) fn visited(&self, now: Time) {
+        self.visited.store(now, Ordering::Relaxed);
     }
 
     /// Queues everything that was handed in. With the pool's lock held.
@@ -143,7 +168,10 @@ impl Lane {
             let Ok(entry) = policy.enqueue(q, queued_at, drv) else {
                 unreachable!("chained queueing is not refused")
             };
-            assert!(entry <= MAX_ENTRY, "more than 16 million items in one worker pool");
+            assert!(
+                entry <= MAX_ENTRY,
+                "more than 16 million items in one worker pool"
+            );
             header.set_word(header.word().linked(pool, entry));
         }
     }
@@ -151,7 +179,7 @@ impl Lane {
     /// Opens or closes the lane as the pool is now (L1). At the end of every hold of the pool's lock.
     #[inline]
     pub(super) fn publish(&self, pool: u32, policy: &mut Policy, drv: &mut Driver<'_>) {
-        let open = policy.is_saturated();
+        let open = policy.has_company();
         if open == self.open.load(Ordering::Relaxed) {
             return;
         }
@@ -165,7 +193,7 @@ impl Lane {
         if !self.head.load(Ordering::SeqCst).is_null() {
             self.absorb_all(pool, policy, drv);
             // What came in may make it worth opening again; the lane is closed, so nothing can be left behind by that.
-            if policy.is_saturated() {
+            if policy.has_company() {
                 self.open.store(true, Ordering::Relaxed);
             }
         }

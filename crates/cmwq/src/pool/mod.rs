@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `effects.rs` | carries out what the policy asks for, after the lock was dropped |
 //! | `batch.rs` | the word through which a worker claims the items of its batch |
+//! | `lane.rs` | how items get in without the lock while every worker is busy |
 //! | `worker.rs` | the worker thread |
 //! | `outward.rs` | what other pods see of the pool, and which pools are near |
 //! | `helper.rs` | a worker that helps in another pod's pool |
@@ -12,22 +13,28 @@
 mod batch;
 mod effects;
 mod helper;
+mod lane;
 mod outward;
 mod spawner;
 pub(crate) mod worker;
 
+pub(crate) use batch::BatchMark;
 pub(crate) use effects::{Driver, Todo, run_todo};
+use lane::Lane;
+pub(crate) use lane::Submission;
 pub(crate) use outward::Near;
 use outward::Outward;
 pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
 use crate::completion::Completion;
+use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, PwqTag, WorkerId};
+use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The policy's pool, as the runtime drives it.
@@ -92,6 +99,11 @@ impl PoolKey {
 pub(crate) struct RtPool {
     pub(crate) id: u32,
     pub(crate) outward: Outward,
+    /// What sentinels read.
+    pub(crate) watch: PoolWatch,
+    /// The fork stamp of the runtime that uses it; 0 before its first use.
+    made_in: AtomicU32,
+    lane: Lane,
     inner: crate::shim::Mutex<Inner>,
 }
 
@@ -106,6 +118,8 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
+    /// Who looks after the pool.
+    pub(crate) watched: Watched,
     /// Other pods' workers may run its items: the outlook is published.
     open: bool,
     /// Workers roam and are brought home to this pod when they are woken.
@@ -136,6 +150,9 @@ impl RtPool {
         RtPool {
             id,
             outward: Outward::new(),
+            watch: PoolWatch::new(),
+            made_in: AtomicU32::new(0),
+            lane: Lane::new(),
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
                 workers: Vec::new(),
@@ -146,6 +163,7 @@ impl RtPool {
                 users: 0,
                 open: false,
                 home: None,
+                watched: Watched::default(),
             }),
         }
     }
@@ -175,7 +193,9 @@ impl RtPool {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut drv = Driver::new(&inner.workers, &inner.time, inner.home.as_deref(), todo);
+        self.lane.absorb(self.id, &mut inner.policy, &mut drv);
         let r = step(&mut inner.policy, &mut drv);
+        self.lane.publish(self.id, &mut inner.policy, &mut drv);
         if inner.open {
             look_outward(
                 &self.outward,
@@ -185,10 +205,88 @@ impl RtPool {
             );
         }
         let effects = drv.into_effects();
-        let rt = effects.needs_runtime().then(|| inner.rt.clone()).flatten();
+        let notice = inner
+            .watched
+            .observe(&inner.policy, &inner.workers, &self.watch);
+        let rt = (effects.needs_runtime() || notice.needs_runtime())
+            .then(|| inner.rt.clone())
+            .flatten();
         drop(guard);
         effects.carry_out(self, rt.as_ref());
+        notice.carry_out(self, rt.as_ref());
         r
+    }
+
+    /// Unlinks a retiring pwq that no table names any more, if it is empty with the submission lane absorbed.
+    pub(crate) fn unlink_if_empty(
+        &'static self,
+        link: &PwqLink,
+        todo: &mut Vec<Todo>,
+    ) -> Option<Pwq> {
+        let mut guard = self.inner.lock();
+        let Inner {
+            policy,
+            workers,
+            links,
+            time,
+            watched,
+            home,
+            ..
+        } = &mut *guard;
+        let mut drv = Driver::new(workers, time, home.as_deref(), todo);
+        self.lane.absorb(self.id, policy, &mut drv);
+        let id = link
+            .id()
+            .filter(|&id| policy.pwq(id).is_empty() && !policy.pwq(id).is_asking());
+        let pwq = id.map(|id| {
+            link.unlinked();
+            links[id as usize] = None;
+            policy.unlink_pwq(id)
+        });
+        self.lane.publish(self.id, policy, &mut drv);
+        let effects = drv.into_effects();
+        let notice = watched.observe(policy, workers, &self.watch);
+        let rt = (effects.needs_runtime() || notice.needs_runtime())
+            .then(|| guard.rt.clone())
+            .flatten();
+        drop(guard);
+        effects.carry_out(self, rt.as_ref());
+        notice.carry_out(self, rt.as_ref());
+        pwq
+    }
+
+    /// Under the lock it is decided now whether one more worker has to be started.
+    #[inline]
+    pub(crate) fn visited(&self, now: Time) {
+        self.lane.visited(now);
+    }
+
+    /// Takes the lock once, so that what lies in the submission lane is linked.
+    pub(crate) fn absorb(&'static self) {
+        self.with(|_, _| ());
+    }
+
+    /// Hands an item in without the lock; see `lane.rs`. False if the lane is closed: then nothing was done.
+    ///
+    /// # Safety
+    /// The caller owns the item, which is a one-shot one, and `link` is a pwq of this pool that stays linked during the call.
+    #[inline]
+    pub(crate) unsafe fn submit(
+        &'static self,
+        item: ItemPtr,
+        link: &PwqLink,
+        issuer_cpu: u32,
+        now: Time,
+    ) -> bool {
+        // SAFETY: passed on to the caller.
+        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, now) } {
+            lane::Submitted::Closed => false,
+            lane::Submitted::Done => true,
+            lane::Submitted::LookAfterIt => {
+                self.absorb();
+                true
+            }
+        }
     }
 
     /// Looks at or changes what the lock guards, without asking the policy anything that has effects.
@@ -201,8 +299,43 @@ impl RtPool {
         self.inspect(|inner| inner.key.clone())
     }
 
-    /// Prepares a free pool for new use.
+    /// Whether it belongs to a runtime that was left behind by a fork: its lock may be held for ever.
+    #[inline]
+    pub(crate) fn is_stale(&self) -> bool {
+        let made_in = self.made_in.load(Ordering::Relaxed);
+        made_in != 0 && !crate::sys::fork::is_from_here(made_in)
+    }
+
+    /// One user less; without any, the pool ends: its workers leave once nothing is queued. The key, if that was the last one.
+    /// The caller holds the runtime's pool table.
+    pub(crate) fn release(&'static self) -> Option<PoolKey> {
+        let mut todo = Vec::new();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        inner.users -= 1;
+        if inner.users > 0 {
+            return None;
+        }
+        let mut drv = Driver::new(
+            &inner.workers,
+            &inner.time,
+            inner.home.as_deref(),
+            &mut todo,
+        );
+        inner.policy.close(&mut drv);
+        let effects = drv.into_effects();
+        let key = inner.key.clone();
+        drop(guard);
+        // Idle workers are told to leave, nothing else can come of it.
+        debug_assert!(todo.is_empty());
+        effects.carry_out(self, None);
+        key
+    }
+
+    /// Prepares a free pool for new use, by one user: a late [`try_tear_down`](Self::try_tear_down) meant for its former life
+    /// finds it in use.
     pub(crate) fn set_up(&self, rt: &Arc<RtInner>, key: PoolKey, config: PoolConfig) {
+        self.made_in.store(rt.fork.value(), Ordering::Relaxed);
         self.inspect(|inner| {
             debug_assert!(inner.key.is_none() && inner.policy.entries() == 0);
             inner.policy = Pool::new(config);
@@ -214,11 +347,12 @@ impl RtPool {
             self.outward.next_use();
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
-            inner.users = 0;
+            inner.users = 1;
+            inner.watched = Watched::default();
         });
     }
 
-    /// Frees the pool if nothing and nobody is left in it and no pwq uses it. The caller holds the runtime's pool table.
+    /// Frees the pool if nothing and nobody is left in it and no pwq uses it. May come at any time, and late.
     pub(crate) fn try_tear_down(&self) -> bool {
         let rt = self.inspect(|inner| {
             let done = inner.users == 0

@@ -6,6 +6,7 @@
 
 use super::RtPool;
 use super::worker::worker_main;
+use crate::detect::{SERVICE_STACK, service_main};
 use crate::runtime::RtInner;
 use crate::sys::clock::monotonic;
 use crate::sys::parker::Parker;
@@ -31,6 +32,8 @@ struct State {
     wanted: VecDeque<(&'static RtPool, BirthReason)>,
     /// Pools whose creation failed and when to ask again.
     retry: Vec<(&'static RtPool, Duration)>,
+    /// The runtime's service thread is wanted, not before then.
+    service: Option<Duration>,
     stop: bool,
 }
 
@@ -51,6 +54,12 @@ impl Spawner {
     /// A worker is wanted in `pool`.
     pub(crate) fn request(&self, rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
         self.lock().wanted.push_back((pool, reason));
+        self.nudge(rt);
+    }
+
+    /// The runtime's service thread is wanted.
+    pub(crate) fn request_service(&self, rt: &Arc<RtInner>) {
+        self.lock().service = Some(Duration::ZERO);
         self.nudge(rt);
     }
 
@@ -84,7 +93,12 @@ impl Spawner {
                 let pools: Vec<_> = state.wanted.drain(..).map(|(p, _)| p).collect();
                 let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
                 state.retry.extend(pools.iter().map(|&p| (p, due)));
+                let service = state.service.take().is_some();
                 drop(state);
+                if service {
+                    rt.detect.service_failed();
+                    rt.wake_rescuers();
+                }
                 for pool in pools {
                     rt.creation_failed(pool, &e);
                 }
@@ -134,15 +148,29 @@ impl Spawner {
     }
 }
 
-/// The spawner only starts threads; 128 KiB are plenty.
-const SPAWNER_STACK: usize = 128 << 10;
+/// The spawner starts threads and, if need be, does what the service does, which calls the application's report hook.
+const SPAWNER_STACK: usize = 256 << 10;
+/// How often the spawner ticks in the service's place.
+const STAND_IN: Duration = Duration::from_millis(4);
+
+fn make_service(rt: &Arc<RtInner>) {
+    let (weak, parker) = (Arc::downgrade(rt), rt.detect.parker());
+    let spec = ThreadSpec {
+        name: format!("{}/service", rt.thread_name),
+        stack: Some(SERVICE_STACK),
+    };
+    if (rt.factory)(&spec, Box::new(move || service_main(&weak, &parker))).is_err() {
+        rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
+        rt.spawner.lock().service = Some(monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS));
+    }
+}
 
 fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
     loop {
         let Some(rt) = weak.upgrade() else { return };
         let spawner = &rt.spawner;
         let now = monotonic();
-        let (job, due, stop) = {
+        let (job, due, service, stop) = {
             let mut state = spawner.lock();
             let due: Vec<&'static RtPool> = state
                 .retry
@@ -151,8 +179,15 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
                 .map(|r| r.0)
                 .collect();
             state.retry.retain(|r| r.1 > now);
-            (state.wanted.pop_front(), due, state.stop)
+            let job = state.wanted.pop_front();
+            // Workers first.
+            let service = job.is_none() && state.service.take_if(|t| *t <= now).is_some();
+            (job, due, service, state.stop)
         };
+        if service && !stop {
+            make_service(&rt);
+            continue;
+        }
         for pool in due {
             // The cooldown is over: if a worker is still needed, the policy asks again.
             pool.with(|p, drv| {
@@ -168,7 +203,17 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
                 return;
             }
             None => {
-                let next = spawner.lock().retry.iter().map(|r| r.1).min();
+                // While the service cannot be made, its work is done here.
+                let stand_in = rt.detect.stand_in(&rt).then(|| monotonic() + STAND_IN);
+                let state = spawner.lock();
+                let next = state
+                    .retry
+                    .iter()
+                    .map(|r| r.1)
+                    .chain(state.service)
+                    .chain(stand_in)
+                    .min();
+                drop(state);
                 drop(rt);
                 match next {
                     Some(t) => {

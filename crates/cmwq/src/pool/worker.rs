@@ -3,12 +3,14 @@
 use super::batch::BatchWord;
 use super::{RtPool, helper, link_of, run_todo};
 use crate::current::{self, WorkerContext};
+use crate::detect::Evidence;
+use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{Here, Next, Taken, Time};
+use cmwq_policy::pool::{DeathReason, Here, Next, Taken, Time};
 use cmwq_topology::CpuSet;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -33,7 +35,20 @@ pub(crate) struct WorkerShared {
     pub(crate) widened: AtomicBool,
     /// Somebody else set its mask: it is left alone.
     pub(crate) adopted: AtomicBool,
+    /// How others find out whether it is blocked.
+    pub(crate) evidence: Evidence,
+    /// A sentinel woke it to look after its pool: the sentinel's CPU plus 1.
+    poked: AtomicU32,
+    /// The kind of the item that runs or ran last.
+    kind: AtomicPtr<VTable>,
+    /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
+    name: Mutex<&'static str>,
+    name_key: AtomicPtr<u8>,
 }
+
+/// Records of workers that have left, for further ones. A record's memory is never given back, so that a sentinel, which may
+/// hold no lock and count no reference, can always wake the worker that it read from a pool.
+static SPARE: Mutex<Vec<Arc<WorkerShared>>> = Mutex::new(Vec::new());
 
 /// How often a worker that found nothing lets others run before it sleeps.
 const YIELDS: u32 = 3;
@@ -59,6 +74,82 @@ impl WorkerShared {
             homed: AtomicBool::new(false),
             widened: AtomicBool::new(false),
             adopted: AtomicBool::new(false),
+            evidence: Evidence::default(),
+            poked: AtomicU32::new(0),
+            kind: AtomicPtr::new(std::ptr::null_mut()),
+            name: Mutex::new(""),
+            name_key: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// A record for a worker of a pool.
+    pub(crate) fn obtain() -> Arc<WorkerShared> {
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Arc::new(WorkerShared::new()))
+    }
+
+    /// The worker has left: its record waits for another one.
+    pub(crate) fn give_back(self: Arc<Self>) {
+        self.tid.store(0, Ordering::Relaxed);
+        self.evidence.forget();
+        self.away.store(false, Ordering::Relaxed);
+        self.poked.store(0, Ordering::Relaxed);
+        self.slept_on.store(u32::MAX, Ordering::Relaxed);
+        for flag in [&self.homed, &self.widened, &self.adopted] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        self.describe("");
+        SPARE
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self);
+    }
+
+    /// Wakes the worker to look after its pool. For sentinels: takes no lock, allocates nothing.
+    pub(crate) fn poke(&self, cpu: u32) {
+        // Ordering: Release, and the parker's own: who wakes sees the poke.
+        self.poked.store(cpu.saturating_add(1), Ordering::Release);
+        self.parker.unpark();
+    }
+
+    fn take_poke(&self) -> Option<u32> {
+        if self.poked.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        // Ordering: Acquire pairs with the Release of `poke`.
+        self.poked.swap(0, Ordering::Acquire).checked_sub(1)
+    }
+
+    /// The worker is about to run this item, which it has claimed.
+    ///
+    /// # Safety
+    /// The item is alive.
+    #[inline]
+    pub(crate) unsafe fn about_to_run(&self, item: ItemPtr) {
+        // SAFETY: passed on to the caller.
+        let kind = unsafe { item.header() }.vtable();
+        if kind.fixed_name.is_none() {
+            // SAFETY: the item is alive.
+            let name = unsafe { item.name() };
+            let key = name.as_ptr().cast_mut();
+            if self.name_key.load(Ordering::Relaxed) != key {
+                *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+                self.name_key.store(key, Ordering::Relaxed);
+            }
+        }
+        self.kind
+            .store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// The name of the function that runs, or ran last. Never looks at the item itself, which may be gone.
+    pub(crate) fn item_name(&self) -> &'static str {
+        // SAFETY: null or a table that lives for ever.
+        let Some(kind) = (unsafe { self.kind.load(Ordering::Relaxed).as_ref() }) else {
+            return "";
+        };
+        match kind.fixed_name {
+            Some(name) => name(),
+            None => *self.name.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 
@@ -93,7 +184,7 @@ impl WorkerShared {
 
 /// The body of a worker thread: joins the pool, works, leaves.
 pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
-    let shared = Arc::new(WorkerShared::new());
+    let shared = WorkerShared::obtain();
     let tid = cpu::gettid();
     shared.tid.store(tid, Ordering::Relaxed);
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
@@ -101,24 +192,31 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
     };
     let placed_for = rt.place_worker(pool, tid);
     let now = rt.time.now();
-    let id = pool.inspect(|inner| {
+    let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
         inner.seat(id, &shared);
-        id
+        (id, inner.policy.counts().own())
     });
     rt.place_again_if_changed(pool, tid, &placed_for);
     rt.live.stir();
+    if own > 2 {
+        rt.detect.may_cull(rt, pool);
+    }
     let context = Arc::new(WorkerContext {
         rt: Arc::clone(rt),
         pool,
         worker: id,
-        shared,
+        shared: Arc::clone(&shared),
     });
     current::enter(Arc::clone(&context));
     rt.worker_hook(true);
     work(&context, &pod);
+    if rt.fork.is_stale() {
+        return;
+    }
     rt.worker_hook(false);
     current::leave();
+    shared.give_back();
     rt.worker_left(pool);
 }
 
@@ -149,6 +247,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
             if widened {
                 p.count_repatriated(*worker);
             }
+            pool.visited(now);
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
@@ -171,10 +270,17 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         match next {
             Next::Run => {
                 run_batch(rt, &batch, shared);
+                if rt.fork.is_stale() {
+                    // The item forked and returned in the child, which has no business with our items.
+                    return;
+                }
                 went_home = shared.widened.load(Ordering::Relaxed) && rt.narrow(pool, shared);
             }
             Next::Idle => {
                 if helper::help(context, &mut batch) {
+                    if rt.fork.is_stale() {
+                        return;
+                    }
                     continue;
                 }
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
@@ -186,14 +292,29 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                 }
                 shared.slept_on.store(on, Ordering::Relaxed);
                 let sleeps = !shared.parker.is_notified();
-                shared.parker.park();
+                let mut poked = false;
+                loop {
+                    shared.parker.park();
+                    // A sentinel may have woken it, which is only a hint.
+                    let Some(cpu) = shared.take_poke() else { break };
+                    poked = true;
+                    if rt.detect.answer_poke(rt, pool, *worker, cpu) {
+                        break;
+                    }
+                }
                 rt.live.stir();
                 wakes = wakes.wrapping_add(1);
-                if sleeps && (wakes < WAKES_ALL || wakes.is_multiple_of(WAKES_SAMPLE)) {
+                let sampled = wakes < WAKES_ALL || wakes.is_multiple_of(WAKES_SAMPLE);
+                if sleeps && !poked && sampled {
                     woken_at = shared.woken_at.load(Ordering::Relaxed);
                 }
             }
             Next::Exit => {
+                rt.note_death(if pool.inspect(|inner| inner.policy.is_closing()) {
+                    DeathReason::Shutdown
+                } else {
+                    DeathReason::Culled
+                });
                 pool.inspect(|inner| inner.unseat(*worker, shared));
                 return;
             }
@@ -202,12 +323,19 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
 }
 
 fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &WorkerShared) {
+    // SAFETY: the item was queued, and this worker has claimed it.
+    unsafe { shared.about_to_run(batch[0].item) };
     run_one(&batch[0]);
     for _ in 1..batch.len() {
+        if rt.fork.is_stale() {
+            return;
+        }
         let now: Time = rt.time.now();
         let Some(i) = shared.batch.claim(now) else {
             return;
         };
+        // SAFETY: as above.
+        unsafe { shared.about_to_run(batch[i].item) };
         run_one(&batch[i]);
     }
 }

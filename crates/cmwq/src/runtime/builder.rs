@@ -3,10 +3,11 @@
 use super::live::Live;
 use super::wakes::Wakes;
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
+use crate::detect::{Detect, Detectors, Report, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
 use crate::sys::fork::ForkStamp;
-use crate::sys::thread::{ThreadFactory, default_factory};
+use crate::sys::thread::{SpawnError, ThreadFactory, default_factory};
 use crate::timers::Timers;
 use arc_swap::ArcSwap;
 use cmwq_topology::{AffinityScope, ProcessCpus, Topology};
@@ -18,6 +19,9 @@ use std::time::Duration;
 /// The most worker threads a runtime makes unless told otherwise. The kernel has no such limit besides its own on threads;
 /// 10,000 is where Go gives up and is far beyond what managed pools reach.
 const DEFAULT_MAX_THREADS: usize = 10_000;
+
+/// A worklist that stands still for this long is reported (kernel: wq_watchdog_thresh, 30 s).
+const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// Settings of a new [`Runtime`]; start with [`Runtime::builder`].
 #[must_use = "nothing is made until build() is called"]
@@ -33,6 +37,9 @@ pub struct RuntimeBuilder {
     idle_timeout: Duration,
     histograms: bool,
     factory: Option<ThreadFactory>,
+    detectors: Detectors,
+    on_report: Option<Arc<dyn Fn(&Report) + Send + Sync>>,
+    watchdog: Duration,
     manual: Option<manual::Manual>,
     time: TimeSource,
     follow: Option<bool>,
@@ -66,6 +73,9 @@ impl RuntimeBuilder {
             idle_timeout: Duration::from_nanos(cmwq_policy::pool::IDLE_TIMEOUT_NS),
             histograms: true,
             factory: None,
+            detectors: Detectors::default(),
+            on_report: None,
+            watchdog: WATCHDOG,
             manual: None,
             time: TimeSource::Real,
             follow: None,
@@ -170,9 +180,38 @@ impl RuntimeBuilder {
         self
     }
 
-    #[cfg(test)]
-    pub(crate) fn factory(mut self, factory: ThreadFactory) -> Self {
-        self.factory = Some(factory);
+    /// Which means of noticing blocked workers may be used.
+    pub fn detectors(mut self, detectors: Detectors) -> Self {
+        self.detectors = detectors;
+        self
+    }
+
+    /// Called for each hog and stall that is worth a report, besides keeping it for [`Runtime::reports`]. On the runtime's
+    /// service thread: it must not block, nor wait for items. A panic of the hook is swallowed.
+    pub fn on_report(mut self, f: impl Fn(&Report) + Send + Sync + 'static) -> Self {
+        self.on_report = Some(Arc::new(f));
+        self
+    }
+
+    /// How long a worklist may stand still before it is reported as stalled, once per that period; 30 s if not given, as in
+    /// the kernel; zero: never.
+    pub fn watchdog(mut self, threshold: Duration) -> Self {
+        self.watchdog = threshold;
+        self
+    }
+
+    /// For fault tests: before each thread is made, `allow` is asked with its name; false is taken for a limit of the system
+    /// (`EAGAIN`). No part of the stable interface.
+    #[doc(hidden)]
+    pub fn thread_faults(mut self, allow: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        let make = default_factory();
+        self.factory = Some(Arc::new(move |spec, body| {
+            if allow(&spec.name) {
+                make(spec, body)
+            } else {
+                Err(SpawnError::Limit)
+            }
+        }));
         self
     }
 
@@ -202,8 +241,9 @@ impl RuntimeBuilder {
             _ => ProcessCpus::current(),
         };
         let machine = Machine::new(topology, &process, self.default_scope);
+        let fork = ForkStamp::new();
         let inner = RtInner {
-            timers: Arc::new(Timers::new(self.time.clone())),
+            timers: Arc::new(Timers::new(self.time.clone(), fork)),
             time: self.time,
             factory: self.factory.unwrap_or_else(default_factory),
             stack_size: self.stack_size,
@@ -218,10 +258,12 @@ impl RuntimeBuilder {
             pools: Mutex::new(HashMap::new()),
             wqs: Mutex::new(Wqs::default()),
             spawner: Spawner::new(),
-            fork: ForkStamp::new(),
+            detect: Detect::new(self.detectors, Reports::new(self.on_report), self.watchdog),
+            fork,
             warnings: Mutex::new(Vec::new()),
             manual: self.manual,
             births: std::array::from_fn(|_| AtomicU64::new(0)),
+            deaths: std::array::from_fn(|_| AtomicU64::new(0)),
             misplaced: AtomicU64::new(0),
             adopted: AtomicU64::new(0),
             changes: AtomicU64::new(0),

@@ -155,6 +155,23 @@ impl RtInner {
         }
     }
 
+    /// Workers of a pool that ends, which have no thread to leave by.
+    pub(crate) fn dismiss_by_hand(self: &Arc<Self>, pool: &'static RtPool) {
+        loop {
+            let leaving = pool.inspect(|inner| {
+                inner
+                    .policy
+                    .workers()
+                    .find(|(_, w)| w.state == WorkerState::Dying)
+                    .map(|(id, _)| id)
+            });
+            match leaving {
+                Some(id) => self.work(pool, id),
+                None => return,
+            }
+        }
+    }
+
     /// Steps until `done`; moves the clock to the next timer when nothing else is left.
     pub(crate) fn run_until(self: &Arc<Self>, done: impl Fn() -> bool) -> Result<(), Stuck> {
         let _away = current::is_running().then(crate::blocking::enter);

@@ -34,7 +34,8 @@ pub use system::System;
 
 use crate::completion::Completion;
 use crate::current;
-use crate::error::{BuildError, WaitError};
+use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
+use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
 use crate::sys::clock::Clock;
 use crate::sys::fork::ForkStamp;
@@ -106,11 +107,13 @@ pub(crate) struct RtInner {
     pools: Mutex<HashMap<PoolKey, &'static RtPool>>,
     wqs: Mutex<Wqs>,
     pub(crate) spawner: Spawner,
+    pub(crate) detect: Detect,
     pub(crate) timers: Arc<Timers>,
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
     births: [AtomicU64; 7],
+    deaths: [AtomicU64; 4],
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
     /// Threads whose CPU mask somebody else has set.
@@ -200,6 +203,34 @@ impl Runtime {
             .clone()
     }
 
+    /// Which detectors of blocked workers are in force, and why. Reads CPU clocks; takes the locks of no pool.
+    pub fn detection(&self) -> Vec<DetectorStatus> {
+        self.inner.detect.status()
+    }
+
+    /// Hogs and stalls reported so far, oldest first, at most the last 64.
+    pub fn reports(&self) -> Vec<Report> {
+        self.inner.detect.reports.kept()
+    }
+
+    /// Why worker threads were made and why they left.
+    pub fn thread_counts(&self) -> ThreadCounts {
+        self.inner.thread_counts()
+    }
+
+    /// Changes how long a worklist may stand still before it is reported; zero: for ever. See
+    /// [`RuntimeBuilder::watchdog`].
+    pub fn set_watchdog(&self, threshold: Duration) {
+        let ns = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);
+        self.inner.detect.watchdog_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Forgives all worklists what they have stood still so far: for those who stop the process on purpose (kernel:
+    /// `wq_watchdog_touch`).
+    pub fn touch_watchdog(&self) {
+        self.inner.detect.touch(self.inner.time.now());
+    }
+
     /// The machine as the runtime sees it.
     pub fn topology(&self) -> Arc<cmwq_topology::Topology> {
         Arc::clone(&self.inner.machine.load().topology)
@@ -212,6 +243,18 @@ impl RtInner {
         let mut w = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         if w.len() < 100 {
             w.push(text);
+        }
+    }
+
+    /// As [`warn`](Self::warn), unless the same was said before.
+    pub(crate) fn warn_once(&self, text: String) {
+        let known = self
+            .warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&text);
+        if !known {
+            self.warn(text);
         }
     }
 
@@ -266,6 +309,9 @@ impl RtInner {
         if done.is_done() {
             return Ok(true);
         }
+        if self.fork.is_stale() {
+            return Err(WaitError::Forked);
+        }
         if self.manual.is_some() {
             return self
                 .run_until(|| done.is_done())
@@ -298,6 +344,7 @@ impl RtInner {
             return false;
         }
         self.timers.retry(self);
+        self.detect.stand_in(self);
         if self.spawner.is_needed() && !self.spawner.is_alive() {
             self.spawner.retry_now(self);
         }
@@ -318,7 +365,7 @@ impl RtInner {
             &self.hooks.stop
         };
         if let Some(h) = hook
-            && std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| h())).is_err()
+            && quietly(|| h())
         {
             self.warn(format!(
                 "the thread {} hook panicked",
@@ -339,23 +386,17 @@ pub(crate) fn report_panic(item: &'static str, payload: Box<dyn Any + Send>) {
             item,
             message: &message,
         };
-        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&info)));
-        drop_payload(called.err());
+        quietly(|| hook(&info));
     }
-    drop_payload(Some(payload));
-}
-
-/// Drops a panic's payload; one whose drop panics too is leaked.
-fn drop_payload(payload: Option<Box<dyn Any + Send>>) {
-    if let Err(again) =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || drop(payload)))
-    {
-        std::mem::forget(again);
-    }
+    drop_payload(payload);
 }
 
 impl Drop for RtInner {
     fn drop(&mut self) {
+        self.detect.stop(self.fork.is_stale());
+        if self.fork.is_stale() {
+            return; // its threads do not exist here, and they may have held any lock
+        }
         self.spawner.stop();
         self.timers.stop();
         self.live.stop();

@@ -82,7 +82,6 @@ impl RtInner {
 
     /// The worker's item has been on CPU for longer than the hog threshold: if its pod has no CPU to spare and its queue's mask
     /// is wider, the worker may leave the pod for the rest of that item. Returns whether it may.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the hog detector calls it"))]
     pub(crate) fn widen(&self, pool: &'static RtPool, id: WorkerId) -> bool {
         let found = pool.inspect(|inner| {
             let Some(

@@ -1,10 +1,11 @@
 //! The table of pools, who is near whom, and the counting of worker threads.
 
 use super::{RtInner, neighbours};
+use crate::detect::ThreadCounts;
 use crate::error::QueueError;
 use crate::pool::{PoolKey, RtPool, Todo, kind_of, run_todo, unused_pool};
 use crate::sys::thread::SpawnError;
-use cmwq_policy::pool::{BirthReason, PoolConfig};
+use cmwq_policy::pool::{BirthReason, DeathReason, PoolConfig};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -33,7 +34,10 @@ impl RtInner {
     ) -> Result<&'static RtPool, QueueError> {
         let mut pools = self.lock_pools();
         let pool = match pools.get(key) {
-            Some(pool) => pool,
+            Some(pool) => {
+                pool.inspect(|inner| inner.users += 1);
+                pool
+            }
             None => {
                 let pool = unused_pool();
                 pool.set_up(self, key.clone(), self.pool_config(key));
@@ -42,7 +46,6 @@ impl RtInner {
                 pool
             }
         };
-        pool.inspect(|inner| inner.users += 1);
         let machine = self.machine.load();
         if machine.quota.is_some() {
             self.retarget(&pools, todo);
@@ -59,15 +62,7 @@ impl RtInner {
     /// One user less. A pool without users ends: its workers leave once nothing is queued.
     pub(crate) fn release_pool(self: &Arc<Self>, pool: &'static RtPool) {
         let mut pools = self.lock_pools();
-        let key = pool.inspect(|inner| {
-            inner.users -= 1;
-            if inner.users == 0 {
-                inner.key.clone()
-            } else {
-                None
-            }
-        });
-        let Some(key) = key else { return };
+        let Some(key) = pool.release() else { return };
         pools.remove(&key);
         neighbours::left(&self.machine.load(), &pools, pool.id);
         let mut todo = Vec::new();
@@ -76,7 +71,9 @@ impl RtInner {
         }
         drop(pools);
         run_todo(todo);
-        pool.with(|p, drv| p.close(drv));
+        if self.manual.is_some() {
+            self.dismiss_by_hand(pool);
+        }
         pool.try_tear_down();
     }
 
@@ -102,6 +99,7 @@ impl RtInner {
             },
             histograms: self.histograms,
             hog_extra: cpus,
+            hog_ns: self.detect.hog_ns,
             ..PoolConfig::default()
         }
     }
@@ -166,12 +164,46 @@ impl RtInner {
         self.births[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn note_death(&self, reason: DeathReason) {
+        self.deaths[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// See [`super::Runtime::thread_counts`].
+    pub(crate) fn thread_counts(&self) -> ThreadCounts {
+        let born = |r: BirthReason| self.births[r as usize].load(Ordering::Relaxed);
+        let left = |r: DeathReason| self.deaths[r as usize].load(Ordering::Relaxed);
+        ThreadCounts {
+            born_demand: born(BirthReason::Demand),
+            born_reserve: born(BirthReason::Reserve),
+            born_blocked: born(BirthReason::Blocked),
+            born_fairness: born(BirthReason::Fairness),
+            born_hog: born(BirthReason::Hog),
+            born_floor: born(BirthReason::Floor),
+            born_help: born(BirthReason::Help),
+            left_culled: left(DeathReason::Culled),
+            left_shutdown: left(DeathReason::Shutdown),
+            failed: self.spawner.failures.load(Ordering::Relaxed),
+            misplaced: self.misplaced.load(Ordering::Relaxed),
+            adopted: self.adopted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How long a surplus worker stays idle, ns.
+    pub(crate) fn idle_timeout_ns(&self) -> u64 {
+        u64::try_from(self.idle_timeout.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// A worker could not be made.
     pub(crate) fn creation_failed(&self, pool: &'static RtPool, e: &SpawnError) {
         let now = self.time.now();
         pool.inspect(|inner| inner.policy.creation_failed(now));
         pool.try_tear_down();
-        self.warn(format!("a worker thread could not be made: {e}"));
+        self.warn_once(format!("a worker thread could not be made: {e}"));
+    }
+
+    /// There is no thread that looks after pools and none can be made: rescuers are threads too.
+    pub(crate) fn wake_rescuers(&self) {
+        self.wqs().iter().for_each(|wq| wq.wake_rescuer());
     }
 
     /// Counts one more thread in, unless the ceiling is reached.

@@ -127,6 +127,9 @@ impl Runtime {
     }
 
     fn set_frozen(&self, frozen: bool) {
+        if self.inner.fork.is_stale() {
+            return;
+        }
         let wqs = {
             let mut wqs = self.inner.lock_wqs();
             wqs.frozen = frozen;

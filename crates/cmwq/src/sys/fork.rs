@@ -68,6 +68,18 @@ impl ForkStamp {
     }
 }
 
+impl ForkStamp {
+    /// A number for [`is_from_here`]: other than zero.
+    pub(crate) fn value(&self) -> u32 {
+        self.value
+    }
+}
+
+/// Whether a stamp of that [`value`](ForkStamp::value) was made in this process.
+pub(crate) fn is_from_here(value: u32) -> bool {
+    mark().word.load(Ordering::Relaxed) == value
+}
+
 /// How forks are noticed in this process.
 pub(crate) fn detection() -> ForkDetection {
     mark().how

@@ -10,13 +10,12 @@
 //! - C4: a waiter that set SLEEPER before COMPLETE came is woken by the one who sets COMPLETE; a waker stored before COMPLETE
 //!   came is called (the bit WAKER says that there is one; COMPLETE is set only in a state without WAKER).
 
-use crate::error::JoinError;
+use crate::error::{JoinError, quietly};
 use crate::item::{Dropped, Header, ItemPtr, VTable};
 use crate::shim::Mutex;
 use crate::shim::atomic::Ordering;
 use crate::sys::futex::{Futex, Timeout, Wait};
 use cmwq_policy::word::Word;
-use std::any::Any;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,7 +67,9 @@ where
         run: Self::run,
         discard: Self::discard,
         name: Self::name,
+        strayed: Self::strayed,
         oneshot: true,
+        fixed_name: Some(std::any::type_name::<F>),
     };
     const OPS: Ops = Ops {
         take: Self::take,
@@ -77,6 +78,10 @@ where
 
     unsafe fn name(_: ItemPtr) -> &'static str {
         std::any::type_name::<F>()
+    }
+
+    unsafe fn strayed(_: ItemPtr, _: u32) {
+        unreachable!("a one-shot item is queued once")
     }
 
     unsafe fn run(item: ItemPtr) {
@@ -145,23 +150,14 @@ where
         // SAFETY: exactly one party frees (C3); the cell came from `Box`.
         let boxed = unsafe { Box::from_raw(cell.cast::<Cell<F, T>>().as_ptr()) };
         let Cell { shared, stage } = *boxed;
-        drop(shared);
+        drop_quietly(shared);
         drop_quietly(stage.into_inner());
     }
 }
 
 /// Drops a value; a panic of its drop glue ends here (the panic hook has reported it).
 fn drop_quietly<V>(v: V) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(move || drop(v))) {
-        drop_payload(payload);
-    }
-}
-
-/// Drops the payload of a panic, which may panic again; that one is leaked.
-fn drop_payload(payload: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
-        std::mem::forget(again);
-    }
+    quietly(move || drop(v));
 }
 
 /// Sets COMPLETE and wakes, or frees.
@@ -174,14 +170,17 @@ unsafe fn complete(cell: NonNull<Shared>) {
     let state = shared.state.word();
     let wake_address = shared.state.waker();
     let free = shared.ops.free;
-    let mut wakers: Option<Waker> = None;
+    let mut waker: Option<Waker> = None;
     // Ordering: Acquire pairs with the Release of `fetch_or(WAKER)`: the waker is in its place.
     let mut seen = state.load(Ordering::Acquire);
     loop {
         if seen & WAKER != 0 {
-            wakers = shared.waker.lock().take();
-            // Ordering: AcqRel: as above, and the emptied place is seen by the handle that stores the next waker.
+            // The bit goes first: a waker that is stored after we took the place's content sets it again.
+            // Ordering: AcqRel: as above, and the handle that sets it again does so after this.
             seen = state.fetch_and(!WAKER, Ordering::AcqRel) & !WAKER;
+            if let Some(newer) = shared.waker.lock().take() {
+                drop_quietly(waker.replace(newer));
+            }
             continue;
         }
         // Ordering: Release publishes the result to the handle (C1); Acquire: if HANDLE is gone, its last access happened
@@ -199,16 +198,15 @@ unsafe fn complete(cell: NonNull<Shared>) {
     if seen & HANDLE == 0 {
         // SAFETY: the handle is gone, so we free (C3).
         unsafe { free(cell) };
+        drop_quietly(waker);
         return;
     }
     if seen & SLEEPER != 0 {
         wake_address.wake(u32::MAX);
     }
-    if let Some(w) = wakers {
+    if let Some(w) = waker {
         // A waker is foreign code; it must not take a worker down.
-        if let Err(p) = catch_unwind(AssertUnwindSafe(move || w.wake())) {
-            drop_payload(p);
-        }
+        quietly(move || w.wake());
     }
 }
 
@@ -339,11 +337,10 @@ impl<T> TaskRef<T> {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         if !self.is_complete() {
             let state = self.shared().state.word();
-            let mut place = self.shared().waker.lock();
-            if place.as_ref().is_none_or(|w| !w.will_wake(cx.waker())) {
-                *place = Some(cx.waker().clone());
-            }
-            drop(place);
+            let waker = cx.waker().clone();
+            // Both are foreign code, so neither is cloned nor dropped with the lock held.
+            let older = self.shared().waker.lock().replace(waker);
+            drop(older);
             // Ordering: Release publishes the waker to `complete`; Acquire pairs with COMPLETE.
             if state.fetch_or(WAKER, Ordering::AcqRel) & COMPLETE == 0 {
                 return Poll::Pending;

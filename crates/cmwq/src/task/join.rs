@@ -5,7 +5,7 @@ use crate::blocking;
 use crate::current;
 use crate::error::{JoinError, QueueError};
 use crate::inline;
-use crate::item::{Dropped, take_out};
+use crate::item::{Dropped, is_orphan, take_out};
 use crate::sys::futex::Timeout;
 use std::fmt;
 use std::future::Future;
@@ -23,7 +23,8 @@ pub struct JoinHandle<T> {
 
 enum Inner<T> {
     Task(TaskRef<T>),
-    Refused(Option<QueueError>),
+    /// It was never queued.
+    Never(Option<JoinError>),
 }
 
 impl<T> Unpin for JoinHandle<T> {}
@@ -47,7 +48,18 @@ impl<T> JoinHandle<T> {
     #[cold]
     pub(crate) fn refused(e: QueueError) -> JoinHandle<T> {
         JoinHandle {
-            inner: Inner::Refused(Some(e)),
+            inner: Inner::Never(Some(JoinError::Refused(e))),
+        }
+    }
+
+    /// The handle of a closure that could never start before the wait for it ends.
+    #[cold]
+    pub(crate) fn would_deadlock(item: &'static str) -> JoinHandle<T> {
+        JoinHandle {
+            inner: Inner::Never(Some(JoinError::WouldDeadlock {
+                item,
+                why: BEHIND_ITSELF,
+            })),
         }
     }
 
@@ -55,7 +67,7 @@ impl<T> JoinHandle<T> {
     pub fn is_finished(&self) -> bool {
         match &self.inner {
             Inner::Task(t) => t.is_complete(),
-            Inner::Refused(_) => true,
+            Inner::Never(_) => true,
         }
     }
 
@@ -67,7 +79,8 @@ impl<T> JoinHandle<T> {
     ///
     /// # Errors
     /// [`JoinError`]: refused, cancelled, panicked, or [`JoinError::WouldDeadlock`] if the caller runs an item of the same
-    /// ordered queue, behind which the closure waits.
+    /// ordered queue, behind which the closure waits. In a forked child, where nobody will run it,
+    /// [`JoinError::Refused`]([`QueueError::Forked`]).
     pub fn join(self) -> Result<T, JoinError> {
         match self.inner {
             Inner::Task(mut t) => {
@@ -76,7 +89,7 @@ impl<T> JoinHandle<T> {
                 }
                 t.take()
             }
-            Inner::Refused(e) => Err(JoinError::Refused(e.unwrap_or(QueueError::ShutDown))),
+            Inner::Never(e) => Err(never(e)),
         }
     }
 
@@ -100,7 +113,7 @@ impl<T> JoinHandle<T> {
                 }
                 Ok(t.take())
             }
-            Inner::Refused(e) => Ok(Err(JoinError::Refused(e.unwrap_or(QueueError::ShutDown)))),
+            Inner::Never(e) => Ok(Err(never(e))),
         }
     }
 
@@ -110,7 +123,7 @@ impl<T> JoinHandle<T> {
         let Inner::Task(t) = &self.inner else {
             return false;
         };
-        if t.is_complete() {
+        if t.is_complete() || is_orphan(t.header().word()) {
             return false;
         }
         let item = t.item();
@@ -126,11 +139,23 @@ impl<T> JoinHandle<T> {
     pub fn detach(self) {}
 }
 
+fn never(e: Option<JoinError>) -> JoinError {
+    e.unwrap_or(JoinError::Refused(QueueError::ShutDown))
+}
+
+/// Why an item of an ordered queue cannot wait for another one of it.
+pub(crate) const BEHIND_ITSELF: &str =
+    "it waits behind the caller's own item in an ordered workqueue";
+
 /// Waits for the result; false if the deadline came first.
 fn wait<T>(t: &TaskRef<T>, deadline: Option<Instant>) -> Result<bool, JoinError> {
+    if is_orphan(t.header().word()) {
+        return Err(JoinError::Refused(QueueError::Forked));
+    }
     if inline::try_run(t.item(), t.header())? && t.is_complete() {
         return Ok(true);
     }
+    let _lent = inline::lend(t.item(), t.header());
     if let Some(rt) = inline::manual_runtime(t.header()) {
         return rt
             .run_until(|| t.is_complete())
@@ -156,10 +181,11 @@ impl<T> Future for JoinHandle<T> {
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.inner {
+            Inner::Task(t) if !t.is_complete() && is_orphan(t.header().word()) => {
+                Poll::Ready(Err(JoinError::Refused(QueueError::Forked)))
+            }
             Inner::Task(t) => t.poll(cx),
-            Inner::Refused(e) => Poll::Ready(Err(JoinError::Refused(
-                e.take().expect("polled again after it was ready"),
-            ))),
+            Inner::Never(e) => Poll::Ready(Err(e.take().expect("polled again after it was ready"))),
         }
     }
 }

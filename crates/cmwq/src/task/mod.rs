@@ -4,4 +4,5 @@ mod cell;
 mod join;
 
 pub(crate) use cell::{new_task, unmake};
+pub(crate) use join::BEHIND_ITSELF;
 pub use join::JoinHandle;

@@ -123,6 +123,13 @@ pub struct AttrsChange {
     pub retired: usize,
 }
 
+/// What a new table left over, to be dealt with once the queue's lock was dropped.
+pub(super) struct Retired {
+    links: Vec<Arc<PwqLink>>,
+    /// Dropped last: its pwqs are released with it.
+    _table: Arc<Table>,
+}
+
 impl WqInner {
     /// Applies attributes: all or nothing; see [`super::Workqueue::apply_attrs`].
     pub(crate) fn apply_attrs(self: &Arc<Self>, attrs: Attrs) -> Result<AttrsChange, AttrsError> {
@@ -137,7 +144,7 @@ impl WqInner {
         let (change, retired) = self.rebuild(&mut state);
         drop(state);
         self.settle_limits();
-        WqInner::retire(retired);
+        WqInner::retire(retired.links);
         Ok(change)
     }
 
@@ -157,10 +164,7 @@ impl WqInner {
 
     /// A new table for the settings and the machine as they are now. Pwqs whose pool is the same are kept; the others are
     /// returned for retiring, to be done without the queue's lock.
-    pub(super) fn rebuild(
-        self: &Arc<Self>,
-        state: &mut super::WqState,
-    ) -> (AttrsChange, Vec<Arc<PwqLink>>) {
+    pub(super) fn rebuild(self: &Arc<Self>, state: &mut super::WqState) -> (AttrsChange, Retired) {
         let machine = self.rt.machine.load();
         let new = Table::new(&self.config, &state.attrs, &machine);
         let old = self.table.load_full();
@@ -170,19 +174,23 @@ impl WqInner {
             let same = |k: &PoolKey| *k == link.key && link.localize == state.attrs.localize;
             match new.keys.iter().position(same) {
                 Some(i) => {
-                    let _ = new.links[i].set(Arc::clone(link));
+                    new.set(i, link);
                     kept += 1;
                 }
                 None => retired.push(Arc::clone(link)),
             }
         }
         self.table.store(Arc::new(new));
+        let change = AttrsChange {
+            kept,
+            retired: retired.len(),
+        };
         (
-            AttrsChange {
-                kept,
-                retired: retired.len(),
+            change,
+            Retired {
+                links: retired,
+                _table: old,
             },
-            retired,
         )
     }
 
@@ -195,7 +203,7 @@ impl WqInner {
         let (_, retired) = self.rebuild(&mut state);
         drop(state);
         self.settle_limits();
-        WqInner::retire(retired);
+        WqInner::retire(retired.links);
     }
 
     /// The node limits that follow from `max_active`, `min_active`, the mask and the machine.

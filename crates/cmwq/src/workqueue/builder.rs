@@ -10,7 +10,6 @@ use cmwq_policy::flush::Flush;
 use cmwq_policy::limits;
 use cmwq_policy::pool::PwqFlags;
 use cmwq_topology::{AffinityScope, CpuSet};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -270,7 +269,7 @@ impl WorkqueueBuilder {
             }),
             closed: AtomicBool::new(false),
             pending: AtomicUsize::new(0),
-            room: Mutex::new(VecDeque::new()),
+            room: super::room::Room::default(),
             panicked: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             rescuer: OnceLock::new(),
@@ -281,7 +280,12 @@ impl WorkqueueBuilder {
             let rescuer = crate::rescuer::Rescuer::start(&wq).map_err(BuildError::Thread)?;
             let _ = wq.rescuer.set(rescuer);
         }
-        wq.rt.remember_wq(&wq)?;
+        if let Err(e) = wq.rt.remember_wq(&wq) {
+            if let Some(r) = wq.rescuer.get() {
+                r.stop();
+            }
+            return Err(e);
+        }
         Ok(wq)
     }
 

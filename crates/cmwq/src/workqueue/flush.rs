@@ -103,6 +103,7 @@ impl WqInner {
             link.pool.inspect(|inner| {
                 if let Some(id) = link.id() {
                     inner.policy.set_draining(id, draining);
+                    link.set_draining(draining);
                 }
             });
         }
@@ -128,29 +129,30 @@ impl WqInner {
         let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
         links.iter().all(|l| {
             l.pool
-                .inspect(|inner| l.id().is_none_or(|id| inner.policy.pwq(id).is_empty()))
+                .with(|p, _| l.id().is_none_or(|id| p.pwq(id).is_empty()))
         })
     }
 
     /// The functions of the items that run now.
     pub(crate) fn running_names(&self) -> Vec<&'static str> {
         let links: Vec<Arc<PwqLink>> = self.lock().links.clone();
-        let mut names = Vec::new();
+        let (mut names, mut running) = (Vec::new(), Vec::new());
         for link in links {
             link.pool.with(|p, drv| {
                 let now = drv.now();
                 p.recall_all(now, drv);
-                for (_, w) in p.workers() {
-                    for e in w
-                        .taken()
-                        .iter()
-                        .filter_map(|&e| p.entry(e))
-                        .filter(|e| Some(e.pwq) == link.id())
-                    {
-                        // SAFETY: the pool's lock is held and the entry exists, so the queue's side holds the item.
-                        names.push(unsafe { e.item.name() });
+                running.clear();
+                for (id, w) in p.workers() {
+                    let first = w.taken().first().and_then(|&e| p.entry(e));
+                    if first.is_some_and(|e| Some(e.pwq) == link.id()) {
+                        running.push(id);
                     }
                 }
+            });
+            // An item may be over and gone although its entry is not counted out yet: ask its worker.
+            link.pool.inspect(|inner| {
+                let shared = |id: &u32| inner.workers.get(*id as usize)?.as_ref();
+                names.extend(running.iter().filter_map(shared).map(|w| w.item_name()));
             });
         }
         names
@@ -176,12 +178,16 @@ impl WqInner {
 
     /// Refuses new items from now on; what is queued still runs, and then everything is released.
     pub(crate) fn close(self: &Arc<Self>) {
+        if self.rt.fork.is_stale() {
+            return; // inherited by a fork: left as it is, since any lock may be held for ever
+        }
         let mut state = self.lock();
         // Ordering: Release pairs with the Acquire of `is_closed`.
         if self.closed.swap(true, Ordering::Release) {
             return;
         }
-        self.table.store(Arc::new(Table::closed()));
+        // Dropped at the end, without the lock: the last pwqs are released with it.
+        let _old = self.table.swap(Arc::new(Table::closed()));
         let links = state.links.clone();
         if links.is_empty() {
             let gone = std::mem::take(&mut state.gone);
@@ -192,21 +198,11 @@ impl WqInner {
             drop(state);
         }
         self.rt.timers.cancel_queue(self);
-        self.wake_all_waiting_for_room();
+        self.room.tell_all();
         Self::retire(links);
         if let Some(r) = self.rescuer.get() {
             r.stop();
         }
-    }
-
-    fn wake_all_waiting_for_room(&self) {
-        let wakers = std::mem::take(
-            &mut *self
-                .room
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
-        wakers.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// Drains, closes, and waits until the last pwq is released; see [`super::Workqueue::destroy`].
@@ -251,7 +247,7 @@ impl WqInner {
         let links = self.lock().links.clone();
         links.iter().any(|l| {
             l.pool
-                .inspect(|inner| l.id().is_some_and(|id| inner.policy.pwq(id).active() > 0))
+                .with(|p, _| l.id().is_some_and(|id| p.pwq(id).active() > 0))
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The public handle of a workqueue.
 
+use super::room::Waiting;
 use super::{Attrs, AttrsChange, Place, Stats, WorkqueueBuilder, WqInner};
 use crate::delayed::DelayedWork;
 use crate::error::{AttrsError, JoinError, QueueError, TrySpawnError, WaitError};
@@ -168,6 +169,9 @@ impl Workqueue {
 
     /// Queues a closure once there is room (`max_pending`): the future resolves to its handle. The closure is queued when the
     /// future is polled, in the order in which waiting futures were first polled, as far as no one else takes the room.
+    /// Dropping the future drops the closure; the others that wait lose nothing by it. Never blocks.
+    ///
+    /// If the queue does not accept it for another reason, the handle resolves to [`JoinError::Refused`].
     pub fn spawn_when_ready<F, T>(
         &self,
         f: F,
@@ -176,21 +180,24 @@ impl Workqueue {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let wq = self.clone();
+        let mut waiting = Waiting::new(self.clone());
         let mut func = Some(f);
         std::future::poll_fn(move |cx| {
             loop {
                 let Some(f) = func.take() else {
                     panic!("polled again after it was ready")
                 };
-                match wq.try_spawn(f) {
-                    Ok(handle) => return Poll::Ready(handle),
+                match waiting.wq.try_spawn(f) {
+                    Ok(handle) => {
+                        waiting.leave();
+                        return Poll::Ready(handle);
+                    }
                     Err(TrySpawnError {
                         error: QueueError::Full { .. },
                         func: back,
                     }) => {
                         func = Some(back);
-                        if wq.inner().wait_for_room(cx.waker()) {
+                        if waiting.line_up(cx.waker()) {
                             return Poll::Pending;
                         }
                     }
@@ -379,7 +386,7 @@ impl Workqueue {
         self.inner().is_congested()
     }
 
-    /// The queue's numbers. Takes each of its pools' locks for a moment, one at a time.
+    /// The queue's numbers. Takes each of its pools' locks for a moment, one at a time. All zero in a forked child.
     pub fn stats(&self) -> Stats {
         self.inner().stats()
     }
@@ -423,6 +430,9 @@ impl WqInner {
     }
 
     fn is_congested(&self) -> bool {
+        if self.rt.fork.is_stale() {
+            return false;
+        }
         let table = self.table.load();
         let here = crate::sys::cpu::current_cpu().unwrap_or(0) as usize;
         table
@@ -434,19 +444,5 @@ impl WqInner {
                         .is_some_and(|id| inner.policy.pwq(id).inactive_len() > 0)
                 })
             })
-    }
-
-    /// Registers a task that waits for room; false if there is room by now.
-    fn wait_for_room(&self, waker: &std::task::Waker) -> bool {
-        let mut room = self
-            .room
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Ordering: Acquire pairs with the Release of `left_pending`, which looks at `room` after counting down.
-        if self.pending.load(Ordering::Acquire) < self.config.max_pending || self.is_closed() {
-            return false;
-        }
-        room.push_back(waker.clone());
-        true
     }
 }

@@ -9,7 +9,7 @@ use cmwq_policy::help::FAR_HEDGES;
 use cmwq_policy::pool::{PwqConfig, PwqFlags, PwqId, PwqTag};
 use cmwq_topology::Distance;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 const UNLINKED: u32 = u32::MAX;
 
@@ -23,6 +23,10 @@ pub(crate) struct PwqLink {
     pub(crate) localize: bool,
     /// The policy's id; written with the pool's lock held.
     id: AtomicU32,
+    /// The queue drains: nothing goes through the submission lane. Written with the pool's lock held.
+    draining: AtomicBool,
+    /// How many tables name this pwq: issuers may be on their way to it as long as there are any.
+    pub(super) tables: AtomicUsize,
 }
 
 impl PwqLink {
@@ -30,6 +34,22 @@ impl PwqLink {
     #[inline]
     pub(crate) fn tag(&self) -> PwqTag {
         std::ptr::from_ref(self).addr() as PwqTag
+    }
+
+    /// Whether the queue drains.
+    #[inline]
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// It is not linked any more. With the pool's lock held.
+    pub(crate) fn unlinked(&self) {
+        self.id.store(UNLINKED, Ordering::Relaxed);
+    }
+
+    /// Notes that the queue drains, or does not any more. With the pool's lock held.
+    pub(super) fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Relaxed);
     }
 
     /// The policy's id, if it is linked. With the pool's lock held.
@@ -62,7 +82,7 @@ impl WqInner {
         let mut todo = Vec::new();
         let link = self.link(&mut state, &table.keys[i], &mut todo)?;
         // Only made under the queue's lock, so this is the first.
-        let _ = table.links[i].set(Arc::clone(&link));
+        table.set(i, &link);
         drop(state);
         run_todo(todo);
         Ok(Some(link))
@@ -93,6 +113,8 @@ impl WqInner {
             slot,
             localize: state.attrs.localize,
             id: AtomicU32::new(UNLINKED),
+            draining: AtomicBool::new(state.drainers > 0),
+            tables: AtomicUsize::new(0),
         });
         if let Some(slot) = &link.slot {
             slot.join(&link);
@@ -184,17 +206,13 @@ impl WqInner {
     /// A retiring pwq is empty: release it.
     pub(crate) fn release_link(self: &Arc<Self>, link: &Arc<PwqLink>, todo: &mut Vec<Todo>) {
         let mut state = self.lock();
-        let pwq = link.pool.inspect(|inner| {
-            let id = link.id()?;
-            // A self-requeueing item may have come back meanwhile; then this is called again later.
-            let pwq = inner.policy.pwq(id);
-            if !pwq.is_empty() || pwq.is_asking() {
-                return None;
-            }
-            link.id.store(UNLINKED, Ordering::Relaxed);
-            inner.links[id as usize] = None;
-            Some(inner.policy.unlink_pwq(id))
-        });
+        // Ordering: Acquire pairs with the AcqRel of the table's drop: an issuer's push happened before its table went.
+        // As long as a table names it, issuers may be on their way to it; the last one's end calls this again.
+        if link.tables.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        // A self-requeueing item may have come back meanwhile; then this is called again later.
+        let pwq = link.pool.unlink_if_empty(link, todo);
         let Some(pwq) = pwq else { return };
         state.released.add(&pwq);
         state.links.retain(|l| !Arc::ptr_eq(l, link));

@@ -6,6 +6,7 @@
 //! | `attrs.rs` | settings that can change while it runs |
 //! | `table.rs` | which pool each CPU leads to |
 //! | `queue.rs` | the way of an item into a pool |
+//! | `room.rs` | tasks that wait for room |
 //! | `link.rs` | pwqs: making, retiring and releasing them |
 //! | `slot.rs` | active limits |
 //! | `flush.rs` | flush, drain, destroy |
@@ -18,6 +19,7 @@ mod flush;
 mod handle;
 mod link;
 mod queue;
+mod room;
 mod slot;
 mod stats;
 mod table;
@@ -34,11 +36,10 @@ use crate::runtime::RtInner;
 use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
 use cmwq_policy::pool::{Pwq, PwqCounters, PwqFlags};
+use room::Room;
 use slot::SlotShared;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 use table::Table;
 
 /// What does not change during a queue's life.
@@ -70,7 +71,7 @@ pub(crate) struct WqInner {
     /// Items queued and not started; counted only if `max_pending` is set.
     pending: AtomicUsize,
     /// Tasks that wait for room.
-    room: Mutex<VecDeque<Waker>>,
+    room: Room,
     pub(crate) panicked: AtomicU64,
     pub(crate) refused: AtomicU64,
     rescuer: std::sync::OnceLock<Arc<crate::rescuer::Rescuer>>,
@@ -137,27 +138,17 @@ impl WqInner {
         }
     }
 
-    /// An item does not wait any more: started or taken out.
-    pub(crate) fn left_pending(&self) {
-        if self.config.max_pending == 0 {
-            return;
-        }
-        // Ordering: Release pairs with the Acquire of `reserve_room`.
-        self.pending.fetch_sub(1, Ordering::Release);
-        let waker = self
-            .room
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front();
-        if let Some(w) = waker {
-            w.wake();
-        }
-    }
-
     /// Whether the queue is closed.
     pub(crate) fn is_closed(&self) -> bool {
         // Ordering: Acquire pairs with the Release of `close`.
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Has the rescuer look around, if there is one.
+    pub(crate) fn wake_rescuer(&self) {
+        if let Some(r) = self.rescuer.get() {
+            r.wake();
+        }
     }
 
     /// Calls the rescuer for this pwq.

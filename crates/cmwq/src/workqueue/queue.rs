@@ -6,7 +6,7 @@ use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
 use crate::sys::cpu;
-use cmwq_policy::pool::{Enqueue, Refused};
+use cmwq_policy::pool::{Enqueue, Refused, Time};
 use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,6 +25,7 @@ enum Attempt {
     /// The pwq was replaced: look again.
     Retry,
     Draining,
+    Closed,
 }
 
 impl WqInner {
@@ -41,12 +42,27 @@ impl WqInner {
                 (n < max).then_some(n + 1)
             })
             .map(|_| ())
-            .map_err(|_| {
-                self.refuse(QueueError::Full {
-                    wq: self.name().clone(),
-                    max_pending: max,
-                })
-            })
+            .map_err(|_| self.full())
+    }
+
+    /// Whether there is room for one more pending item now.
+    pub(crate) fn check_room(&self) -> Result<(), QueueError> {
+        let max = self.config.max_pending;
+        if max != 0 && self.pending.load(Ordering::Relaxed) >= max {
+            return Err(self.full());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn full(&self) -> QueueError {
+        if self.is_closed() {
+            return self.closed();
+        }
+        self.refuse(QueueError::Full {
+            wq: self.name().clone(),
+            max_pending: self.config.max_pending,
+        })
     }
 
     #[cold]
@@ -75,7 +91,28 @@ impl WqInner {
         result
     }
 
-    fn queue_reserved(
+    /// As [`Self::queue_owned`], whether or not there is room: for an item that was accepted before.
+    pub(crate) fn queue_forced(
+        self: &Arc<Self>,
+        item: ItemPtr,
+        before: Word,
+        place: Place,
+    ) -> Result<(), QueueError> {
+        if self.rt.fork.is_stale() {
+            return Err(self.refuse(QueueError::Forked));
+        }
+        if self.config.max_pending != 0 {
+            self.pending.fetch_add(1, Ordering::Relaxed);
+        }
+        let result = self.queue_reserved(item, before, place);
+        if result.is_err() {
+            self.left_pending();
+        }
+        result
+    }
+
+    /// Queues an item for which room was reserved; on failure the room is the caller's to give back.
+    pub(crate) fn queue_reserved(
         self: &Arc<Self>,
         item: ItemPtr,
         before: Word,
@@ -86,7 +123,7 @@ impl WqInner {
             Place::Here => here,
             Place::Cpu(cpu) => cpu,
         };
-        if before.pool() != NO_POOL && !self.is_ordered() {
+        if before.pool() != NO_POOL {
             match self.redirect(item, before.pool(), here) {
                 Some(Attempt::Queued) => return Ok(()),
                 Some(Attempt::Draining) => {
@@ -94,29 +131,38 @@ impl WqInner {
                         wq: self.name().clone(),
                     }));
                 }
+                Some(Attempt::Closed) => return Err(self.closed()),
                 Some(Attempt::Retry) | None => {}
             }
         }
+        // SAFETY: the caller owns the item.
+        let oneshot = unsafe { item.header() }.is_oneshot();
+        let now = self.rt.time.now();
         loop {
             let table = self.table.load();
             let Some(i) = table.index(target) else {
-                return Err(self.refuse(QueueError::Closed {
-                    wq: self.name().clone(),
-                }));
+                return Err(self.closed());
             };
             let attempt = match table.links[i].get() {
-                Some(link) => self.enqueue(link, item, here, true),
+                // SAFETY: we own the item, and the table, which we hold, keeps the pwq linked.
+                Some(link)
+                    if oneshot && unsafe { link.pool.submit(item, link, here as u32, now) } =>
+                {
+                    Attempt::Queued
+                }
+                Some(link) => self.enqueue(link, item, here, now, true),
                 None => {
                     let table = Arc::clone(&table);
                     match self.make_link(&table, i)? {
-                        Some(link) => self.enqueue(&link, item, here, true),
+                        Some(link) => self.enqueue(&link, item, here, now, true),
                         None => Attempt::Retry,
                     }
                 }
             };
             match attempt {
                 Attempt::Queued => return Ok(()),
-                Attempt::Retry => std::hint::spin_loop(),
+                Attempt::Retry => crate::shim::spin_loop(),
+                Attempt::Closed => return Err(self.closed()),
                 Attempt::Draining => {
                     return Err(self.refuse(QueueError::Draining {
                         wq: self.name().clone(),
@@ -126,17 +172,31 @@ impl WqInner {
         }
     }
 
+    #[cold]
+    fn closed(&self) -> QueueError {
+        self.refuse(QueueError::Closed {
+            wq: self.name().clone(),
+        })
+    }
+
     /// Rule 2.2 (a): an item that runs for this queue in its last pool is queued there again, whatever pool the caller's CPU
-    /// leads to.
+    /// leads to. Not so in ordered queues, where order implies it and the newest pwq has to be taken (kernel: 6.11).
     #[cold]
     fn redirect(self: &Arc<Self>, item: ItemPtr, last: u32, here: usize) -> Option<Attempt> {
         let pool = pool_by_id(last);
         let link = pool.inspect(|inner| {
             let (_, _, pwq) = inner.policy.running(item)?;
-            let link = inner.links[pwq as usize].as_ref()?;
-            Arc::ptr_eq(&link.wq, self).then(|| Arc::clone(link))
+            inner.links[pwq as usize].clone()
         })?;
-        Some(self.enqueue(&link, item, here, false))
+        if self.is_ordered() || !Arc::ptr_eq(&link.wq, self) {
+            // SAFETY: the caller owns the item.
+            unsafe { item.strayed(last) };
+            return None;
+        }
+        if self.is_closed() {
+            return Some(Attempt::Closed);
+        }
+        Some(self.enqueue(&link, item, here, self.rt.time.now(), false))
     }
 
     /// One attempt; `current` says that a retiring pwq will not do.
@@ -146,6 +206,7 @@ impl WqInner {
         link: &PwqLink,
         item: ItemPtr,
         here: usize,
+        now: Time,
         current: bool,
     ) -> Attempt {
         let pool = link.pool;
@@ -178,7 +239,7 @@ impl WqInner {
                 chained,
                 issuer_cpu: here as u32,
             };
-            let now = drv.now();
+            pool.visited(now);
             match p.enqueue(q, now, drv) {
                 Ok(entry) => {
                     assert!(

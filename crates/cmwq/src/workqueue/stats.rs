@@ -111,6 +111,9 @@ pub struct Stats {
 
 impl WqInner {
     pub(crate) fn stats(&self) -> Stats {
+        if self.rt.fork.is_stale() {
+            return Stats::default();
+        }
         let (links, mut counters, mut wait, mut run) = {
             let state = self.lock();
             let r = &state.released;

@@ -148,6 +148,13 @@ impl Table {
         }
     }
 
+    /// Puts a pwq that was made, or is kept from an older table, in its place.
+    pub(super) fn set(&self, i: usize, link: &Arc<PwqLink>) {
+        if self.links[i].set(Arc::clone(link)).is_ok() {
+            link.tables.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// The links that exist.
     pub(super) fn existing(&self) -> impl Iterator<Item = &Arc<PwqLink>> {
         self.links.iter().filter_map(OnceLock::get)
@@ -173,4 +180,21 @@ pub(super) fn cpus_per_node(machine: &Machine, effective: &CpuSet) -> Vec<u32> {
         .iter()
         .map(|n| n.1.intersection_len(&usable) as u32)
         .collect()
+}
+
+impl Drop for Table {
+    /// The last issuer that could be on its way to the pwqs of this table has left. Those that no newer table names can be
+    /// released. Takes pools' and queues' locks: a table must not be dropped with one of them held.
+    fn drop(&mut self) {
+        for link in self.links.iter_mut().filter_map(OnceLock::take) {
+            // Ordering: AcqRel: all issuers' pushes happen before the release, see `WqInner::release_link`.
+            if link.tables.fetch_sub(1, Ordering::AcqRel) == 1 {
+                link.pool.with(|p, drv| {
+                    if let Some(id) = link.id() {
+                        p.retire_pwq(id, drv);
+                    }
+                });
+            }
+        }
+    }
 }

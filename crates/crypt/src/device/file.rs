@@ -276,7 +276,9 @@ impl Device for FileDevice {
                 }
                 Err(e) => {
                     // The data may be in the page cache and lost at write-back without another word.
-                    self.flush_failed.store(e == Errno::IO, Ordering::Relaxed);
+                    if e == Errno::IO {
+                        self.flush_failed.store(true, Ordering::Relaxed);
+                    }
                     return Err(e.into());
                 }
             }

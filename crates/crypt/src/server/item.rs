@@ -242,6 +242,11 @@ impl Request {
 }
 
 impl Item {
+    /// Whether [`run`](Self::run) may return a rest: false for parts of reads and writes, which are whole items.
+    pub fn may_leave_rest(&self) -> bool {
+        matches!(self.request.command, Command::Trim | Command::WriteZeroes)
+    }
+
     /// Carries the part out and, if it is the last of its request, sends the reply as far as the client takes it; the rest of
     /// the reply is sent by the connection's reader. May block on the disk, never on the client. Returns the next part of a
     /// long request, to be submitted again.

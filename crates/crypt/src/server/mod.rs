@@ -14,6 +14,7 @@ mod listener;
 mod reader;
 mod slots;
 mod stats;
+mod workqueue;
 
 use std::fmt;
 use std::io;
@@ -36,6 +37,7 @@ use reader::{Message, Reader, ReaderHandle};
 use slots::Slots;
 use stats::Counters;
 pub use stats::Stats;
+pub use workqueue::OnWorkqueue;
 
 /// Where to listen.
 #[derive(Clone, PartialEq, Eq, Debug)]

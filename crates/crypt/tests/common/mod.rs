@@ -14,7 +14,9 @@ use std::time::Duration;
 use cmwq_crypt::cipher::{IvUnit, Key, SectorCipher, SectorSize};
 use cmwq_crypt::device::{FileDevice, Volume};
 use cmwq_crypt::nbd::request::Header;
-use cmwq_crypt::server::{Address, Config, Executor, FixedPool, Inline, Server, ThreadPerItem};
+use cmwq_crypt::server::{
+    Address, Config, Executor, FixedPool, Inline, OnWorkqueue, Server, ThreadPerItem,
+};
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
@@ -45,6 +47,12 @@ pub fn executors() -> Vec<(&'static str, Arc<dyn Executor>)> {
         ("inline", Arc::new(Inline)),
         ("thread", Arc::new(ThreadPerItem)),
         ("pool", Arc::new(FixedPool::new(4).unwrap())),
+        (
+            "cmwq",
+            Arc::new(OnWorkqueue::new(
+                cmwq::Workqueue::builder("crypt").build().unwrap(),
+            )),
+        ),
     ]
 }
 

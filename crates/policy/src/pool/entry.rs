@@ -38,6 +38,8 @@ pub struct Entry<T> {
     pub(super) offered: bool,
     /// The CPU that queued it.
     pub issuer_cpu: u32,
+    /// Its permit is lent: it runs, but waits for others of its queue and does not count as active meanwhile.
+    pub lent: bool,
     /// Head of the chain of those who wait for this instance.
     pub(super) barriers: u32,
 }

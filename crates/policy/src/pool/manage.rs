@@ -29,6 +29,17 @@ pub struct FairnessConfig {
     pub waited_ns: u64,
 }
 
+/// Whether items wait although nobody is on the way to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backlog {
+    /// No item waits, or a worker is on its way.
+    None,
+    /// Items wait and one more worker may run, but none is idle: it is being made, or cannot be.
+    Short,
+    /// Items wait behind what runs, on the worklist or in a batch: if a running worker blocks, they should not.
+    Behind,
+}
+
 /// What [`Pool::mark_hog`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HogVerdict {
@@ -206,7 +217,10 @@ impl<T: Token, W> Pool<T, W> {
         }
         self.floor(now, drv);
         let found = self.fairness(now, drv);
-        self.kick(now, drv);
+        // Whatever the mean says, these have waited for a whole tick.
+        if self.needs_more() {
+            self.start_one(BirthReason::Demand, now, drv);
+        }
         self.distress(now, drv);
         found
     }
@@ -344,6 +358,22 @@ impl<T: Token, W> Pool<T, W> {
     /// The rescuer has come for this pwq.
     pub fn rescue_begun(&mut self, id: PwqId) {
         self.pwqs[id].mayday = false;
+    }
+
+    /// Whether items wait although nobody is on the way to them; tells a driver when to look for blocked workers.
+    #[inline]
+    pub fn backlog(&self) -> Backlog {
+        if self.counts.waking > 0 {
+            Backlog::None
+        } else if self.open_batches > 0 {
+            Backlog::Behind
+        } else if self.worklist.is_empty() {
+            Backlog::None
+        } else if self.counts.running >= self.limit_now() {
+            Backlog::Behind
+        } else {
+            Backlog::Short
+        }
     }
 
     /// Whether [`Pool::tick`] should be called every few milliseconds: items wait, on the worklist or in a batch.

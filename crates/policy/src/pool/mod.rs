@@ -24,7 +24,7 @@ mod worker;
 
 pub use entry::{Entry, Place};
 pub use manage::{
-    BATCH_PATIENCE_NS, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
+    BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
     MAYDAY_INTERVAL_NS,
 };
 pub use outward::Outlook;
@@ -32,7 +32,7 @@ pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
 pub use worker::{
-    BirthReason, CREATE_COOLDOWN_NS, DeathReason, IDLE_TIMEOUT_NS, MAX_IDLE_RATIO,
+    BirthReason, CREATE_COOLDOWN_NS, DeathReason, IDLE_TIMEOUT_NS, MAX_IDLE_RATIO, WAKE_COST_NS,
     WAKE_PATIENCE_NS, Worker, WorkerCounts, WorkerKind, WorkerState,
 };
 
@@ -163,6 +163,8 @@ pub struct Pool<T, W> {
     manage: manage::Manage,
     /// How many pwqs have an armed colour: while there are any, workers take one item at a time.
     armed_pwqs: u32,
+    /// What items took lately, ns; a mean over about the last sixteen.
+    average_run_ns: u64,
     /// How many workers may have items in their batch that nobody has claimed.
     open_batches: u32,
     last_progress: Time,
@@ -200,6 +202,8 @@ impl<T: Token, W> Pool<T, W> {
             counts: WorkerCounts::default(),
             manage: manage::Manage::default(),
             armed_pwqs: 0,
+            // Unknown items count as long ones.
+            average_run_ns: 1_000_000,
             open_batches: 0,
             last_progress: 0,
             waiting_since: 0,
@@ -243,6 +247,17 @@ impl<T: Token, W> Pool<T, W> {
     /// How many items of any state the pool holds.
     pub fn entries(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The worker that the next wake-up goes to, if one is idle.
+    #[inline]
+    pub fn idle_head(&self) -> Option<WorkerId> {
+        (!self.idle.is_empty()).then(|| self.idle.head())
+    }
+
+    /// Whether [`Pool::close`] was called.
+    pub fn is_closing(&self) -> bool {
+        self.closing
     }
 
     /// When the worklist last moved (or stopped being empty).
@@ -326,7 +341,7 @@ impl<T: Token, W> Pool<T, W> {
         let mut in_flight = vec![[0u32; COLOURS]; max];
         for (id, e) in self.entries.iter() {
             in_flight[e.pwq as usize][e.colour as usize] += 1;
-            if e.place != Place::Inactive {
+            if e.place != Place::Inactive && !e.lent {
                 active[e.pwq as usize] += 1;
             }
             if let Place::Taken(w) | Place::Private(w) = e.place {
@@ -384,10 +399,10 @@ impl<T: Token, W> Pool<T, W> {
                 assert_eq!(same, 1, "worker {id}: an item is in at most one busy entry");
             }
         }
-        if self.needs_more() && self.counts.waking == 0 {
+        if self.needs_more() && self.counts.waking + self.counts.running == 0 {
             assert!(
                 self.counts.idle == 0,
-                "a worker is needed, one is idle, and nobody is on the way"
+                "items wait, a worker is idle, and nobody runs or is on the way"
             );
         }
     }

@@ -126,6 +126,8 @@ pub struct Pwq {
     pub(super) inactive: List,
     /// Items on the worklist, with workers or running.
     pub(super) active: u32,
+    /// Running items that do not count as active, as they wait for others of their queue.
+    pub(super) lent: u32,
     /// Permits held.
     pub(super) limit: u32,
     /// Whether permits are leased.
@@ -171,6 +173,7 @@ impl Pwq {
             flags: c.flags,
             inactive: List::default(),
             active: 0,
+            lent: 0,
             limit: c.limit,
             leased: c.leased,
             keep: 0,
@@ -195,7 +198,7 @@ impl Pwq {
     /// Items on the worklist, with workers or running.
     #[inline]
     pub fn active(&self) -> u32 {
-        self.active
+        self.active + self.lent
     }
 
     /// Permits held.
@@ -210,13 +213,13 @@ impl Pwq {
 
     /// Items of any place.
     pub fn in_flight(&self) -> u32 {
-        self.active + self.inactive.len() as u32
+        self.active + self.lent + self.inactive.len() as u32
     }
 
     /// Nothing queued, held back or running.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.active == 0 && self.inactive.is_empty()
+        self.active == 0 && self.lent == 0 && self.inactive.is_empty()
     }
 
     /// Replaced by a newer pwq.

@@ -84,6 +84,7 @@ impl<T: Token, W> Pool<T, W> {
             active_at: now,
             offered: false,
             issuer_cpu: q.issuer_cpu,
+            lent: false,
             barriers: NIL,
         });
         if active {
@@ -333,6 +334,33 @@ impl<T: Token, W> Pool<T, W> {
     /// The item of [`Pool::inline_begin`] has returned.
     pub fn inline_end<D: Driver<W>>(&mut self, id: EntryId, start: Time, end: Time, drv: &mut D) {
         self.complete(id, start, end, drv);
+    }
+
+    /// The running item of this entry waits for others of its queue: its permit serves for them meanwhile. Nothing happens if
+    /// it has been lent already. Returns whether it is lent now; then [`Pool::take_permit_back`] comes when the wait is over.
+    pub fn lend_permit<D: Driver<W>>(&mut self, id: EntryId, now: Time, drv: &mut D) -> bool {
+        let Some(e) = self.entries.get_mut(id) else {
+            return false;
+        };
+        if e.lent || !matches!(e.place, Place::Taken(_) | Place::Inline) {
+            return false;
+        }
+        e.lent = true;
+        let pwq = e.pwq;
+        self.pwqs[pwq].lent += 1;
+        self.permit_freed(pwq, now, drv);
+        true
+    }
+
+    /// The wait of [`Pool::lend_permit`] is over: the item counts again, even if that is one too many.
+    pub fn take_permit_back(&mut self, id: EntryId) {
+        let e = &mut self.entries[id];
+        debug_assert!(e.lent);
+        e.lent = false;
+        let p = &mut self.pwqs[e.pwq];
+        p.lent -= 1;
+        p.active += 1;
+        p.overdrawn = if p.active > p.limit { p.active } else { 0 };
     }
 
     /// The worker that runs this reusable item in this pool now, its entry and pwq.

@@ -418,6 +418,8 @@ impl<T: Token, W> Pool<T, W> {
             p.wait.record(start.saturating_sub(e.queued_at));
             p.run.record(end.saturating_sub(start));
         }
+        let took = end.saturating_sub(start);
+        self.average_run_ns = self.average_run_ns - (self.average_run_ns >> 4) + (took >> 4);
         self.manage.completed(end);
         self.permit_freed(e.pwq, end, drv);
         self.report_if_drained(e.pwq, drv);

@@ -13,6 +13,9 @@ pub const CREATE_COOLDOWN_NS: u64 = 1_000_000_000;
 /// on it. Ten times the wake-up of a busy CPU's worker, twice that of a halted one in a guest (measured 3 us and 20-30 us).
 pub const WAKE_PATIENCE_NS: u64 = 50_000;
 
+/// What a wake-up costs until the worker runs (measured: 20-30 us to a halted CPU of a guest, 3 us to a busy one).
+pub const WAKE_COST_NS: u64 = 20_000;
+
 /// What a worker is to its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerKind {
@@ -308,17 +311,31 @@ impl<T: Token, W> Pool<T, W> {
         !self.worklist.is_empty() && self.counts.running + self.counts.waking < self.limit_now()
     }
 
-    /// Whether items wait although as many workers run as may: nobody has to be started for one item more.
+    /// Whether items wait, on the worklist or in a batch, and a worker runs or is on its way: then somebody comes for one item
+    /// more without being told, and the tick watches.
     #[inline]
-    pub fn is_saturated(&self) -> bool {
-        !self.worklist.is_empty() && self.counts.running + self.counts.waking >= self.limit_now()
+    pub fn has_company(&self) -> bool {
+        self.wants_tick() && self.counts.running + self.counts.waking > 0
     }
 
-    /// Wakes the most recently idle worker, or asks for a new one, if one more is needed. One is on its way at a time: it
+    /// Whether one more worker pays: nobody runs, or what waits would take those who run longer than a wake-up takes, or has
+    /// waited that long already. Waking costs the issuer 5-10 us and the items nothing is gained before the worker is there.
+    #[inline]
+    fn pays(&self, now: Time) -> bool {
+        let at_work = u64::from(self.counts.running + self.counts.waking);
+        if at_work == 0 || self.target() == u32::MAX {
+            return true;
+        }
+        let head = self.worklist.head();
+        self.worklist.len() as u64 * self.average_run_ns >= WAKE_COST_NS * at_work
+            || now.saturating_sub(self.entries[head].queued_at) >= WAKE_COST_NS
+    }
+
+    /// Wakes the most recently idle worker, or asks for a new one, if one more is needed and pays. One is on its way at a time: it
     /// wakes the next when it takes its first items. Returns whether something was done.
     #[inline]
     pub fn kick<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> bool {
-        if !self.needs_more() {
+        if !self.needs_more() || !self.pays(now) {
             return false;
         }
         self.start_one(BirthReason::Demand, now, drv)

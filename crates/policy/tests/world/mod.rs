@@ -396,7 +396,8 @@ impl World {
         for p in &self.pools {
             p.check();
             let c = p.counts();
-            if p.needs_more() && c.waking == 0 && c.creating == 0 && !self.create_fails {
+            if p.needs_more() && c.waking + c.running == 0 && c.creating == 0 && !self.create_fails
+            {
                 assert!(
                     c.own() >= p.config().max_workers || p.no_create_before() > 0,
                     "P5: items wait, a worker may run, and nobody is on the way or being made: {c:?} {:?}",

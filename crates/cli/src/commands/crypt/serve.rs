@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use cmwq::{AffinityScope, Workqueue};
 use cmwq_crypt::cipher::{IvUnit, Key, SectorCipher, SectorSize};
 use cmwq_crypt::device::{FileDevice, FileOptions, Volume};
 use cmwq_crypt::server::{
-    Address, Config, Executor, FixedPool, Inline, Server, Stats, Stopper, ThreadPerItem,
+    Address, Config, Executor, FixedPool, Inline, OnWorkqueue, Server, Stats, Stopper,
+    ThreadPerItem,
 };
 use rustix::process::Resource;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -60,8 +62,23 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
     /// What runs the requests
-    #[arg(long, value_enum, default_value_t = Runner::Thread)]
+    #[arg(long, value_enum, default_value_t = Runner::Cmwq)]
     executor: Runner,
+    /// The workqueue's affinity scope: cpu, smt, cache_shard, cache, numa, system or default
+    #[arg(long, value_name = "S", default_value = "default")]
+    scope: AffinityScope,
+    /// Never let another pod's workers help
+    #[arg(long)]
+    strict: bool,
+    /// Start items on the CPU that issued them
+    #[arg(long)]
+    localize: bool,
+    /// The workqueue's limit of active items; 0: its default
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_active: u32,
+    /// Run the workqueue as the kernel does: unmanaged, no helping
+    #[arg(long)]
+    kernel_mode: bool,
     /// Reader threads; 0: one a CPU, at most 8
     #[arg(long, value_name = "N", default_value_t = 0)]
     readers: usize,
@@ -79,25 +96,14 @@ pub(crate) struct Serve {
 /// What runs the requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Runner {
+    /// A workqueue
+    Cmwq,
     /// The thread that reads from the client
     Inline,
     /// A new thread for each part of a request
     Thread,
     /// A fixed number of threads, one a CPU, with one queue
     Pool,
-}
-
-impl Runner {
-    fn executor(self) -> anyhow::Result<Arc<dyn Executor>> {
-        Ok(match self {
-            Runner::Inline => Arc::new(Inline),
-            Runner::Thread => Arc::new(ThreadPerItem),
-            Runner::Pool => {
-                let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-                Arc::new(FixedPool::new(threads).context("threads of the pool")?)
-            }
-        })
-    }
 }
 
 /// Descriptors that are needed besides one for each client.
@@ -127,12 +133,7 @@ impl Serve {
             ..Config::default()
         };
         let start = Instant::now();
-        let server = Server::start(
-            Arc::clone(&volume),
-            &address,
-            self.executor.executor()?,
-            config,
-        )?;
+        let server = Server::start(Arc::clone(&volume), &address, self.executor()?, config)?;
         signals.stop_on(server.stopper())?;
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "ready {}", server.uri())
@@ -146,6 +147,28 @@ impl Serve {
             self.report(&stats, start.elapsed())?;
         }
         Ok(())
+    }
+
+    fn executor(&self) -> anyhow::Result<Arc<dyn Executor>> {
+        Ok(match self.executor {
+            Runner::Cmwq => {
+                let wq = Workqueue::builder("crypt")
+                    .affinity_scope(self.scope)
+                    .affinity_strict(self.strict)
+                    .localize(self.localize)
+                    .max_active(self.max_active)
+                    .kernel_mode(self.kernel_mode)
+                    .build()
+                    .context("workqueue")?;
+                Arc::new(OnWorkqueue::new(wq))
+            }
+            Runner::Inline => Arc::new(Inline),
+            Runner::Thread => Arc::new(ThreadPerItem),
+            Runner::Pool => {
+                let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+                Arc::new(FixedPool::new(threads).context("threads of the pool")?)
+            }
+        })
     }
 
     fn volume(&self) -> anyhow::Result<Volume> {

@@ -1,0 +1,263 @@
+//! Is that worker blocked? Evidence first, then the pool is told.
+//!
+//! Three sources, the best that is in force first: context-switch records (two loads), the state letter of
+//! `/proc/self/task/TID/stat` (2.7 us, descriptor kept open), the thread's CPU clock between two looks. Only the last can take a
+//! preempted worker for a blocked one.
+//!
+//! A look takes three steps: under the lock, note what each running worker is at (its *mark*: batch word and start stamp);
+//! without it, gather the evidence; under the lock again, act on what is still at the same mark. So a verdict never hits
+//! another item than the one that was looked at.
+
+use super::Detect;
+use crate::pool::{BatchMark, RtPool, WorkerShared};
+use crate::runtime::RtInner;
+use crate::sys::cpu;
+use crate::sys::perf::ThreadRing;
+use crate::sys::procstat::{StateProbe, ThreadStat, ThreadState};
+use cmwq_policy::pool::{Time, WorkerId, WorkerKind, WorkerState};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The most `/proc` descriptors that all runtimes of the process keep open; workers beyond are judged by their CPU clocks.
+/// Few enough to leave an application with the usual limit of 1024 descriptors its own.
+const MAX_DESCRIPTORS: usize = 128;
+
+/// Descriptors kept open now.
+static DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
+
+/// A worker's means of evidence, made at the first look and kept until the worker leaves.
+#[derive(Default)]
+pub(crate) struct Evidence {
+    place: Mutex<Means>,
+    /// Start stamp of the item that the CPU clock was read for, when, and what it said (ns).
+    clock_mark: AtomicU64,
+    clock_at: AtomicU64,
+    clock: AtomicU64,
+    /// The same for the hog detector: the item, and the clock at its first look.
+    pub(super) hog_mark: AtomicU64,
+    pub(super) hog_base: AtomicU64,
+}
+
+#[derive(Default)]
+enum Means {
+    #[default]
+    Untried,
+    Ring(ThreadRing),
+    Stat(ThreadStat),
+    Clock,
+}
+
+impl Means {
+    fn close(&mut self) {
+        if matches!(self, Means::Stat(_)) {
+            DESCRIPTORS.fetch_sub(1, Ordering::Relaxed);
+        }
+        *self = Means::Untried;
+    }
+}
+
+impl Evidence {
+    /// The worker leaves: what was opened for its thread is closed.
+    pub(crate) fn forget(&self) {
+        self.lock().close();
+        for w in [&self.clock_mark, &self.hog_mark] {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// In a forked child: nothing that was opened may be touched.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Means> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Detect {
+    /// The means that will do for thread `tid`.
+    fn open(&self, tid: i32) -> Means {
+        if self.use_records() {
+            match ThreadRing::open(tid) {
+                Ok(ring) => return Means::Ring(ring),
+                Err(e) => self.records_failed(&e.to_string()),
+            }
+        }
+        if self.use_proc() {
+            if DESCRIPTORS.fetch_add(1, Ordering::Relaxed) < MAX_DESCRIPTORS {
+                match ThreadStat::open(tid) {
+                    Ok(stat) => return Means::Stat(stat),
+                    Err(e) => self.proc_failed(&e),
+                }
+            }
+            DESCRIPTORS.fetch_sub(1, Ordering::Relaxed);
+        }
+        Means::Clock
+    }
+
+    /// What the worker does now. `start`: the stamp of its item.
+    fn state_of(&self, w: &WorkerShared, start: Time, now: Time) -> ThreadState {
+        let tid = w.tid.load(Ordering::Relaxed);
+        if tid == 0 {
+            return ThreadState::Unknown;
+        }
+        let mut means = w.evidence.lock();
+        if matches!(*means, Means::Untried) {
+            *means = self.open(tid);
+        }
+        match &*means {
+            Means::Ring(ring) => {
+                self.counts.ring_looks.fetch_add(1, Ordering::Relaxed);
+                ring.state()
+            }
+            Means::Stat(stat) => {
+                self.counts.proc_looks.fetch_add(1, Ordering::Relaxed);
+                stat.state()
+            }
+            Means::Clock | Means::Untried => {
+                drop(means);
+                self.counts.clock_looks.fetch_add(1, Ordering::Relaxed);
+                self.by_clock(w, tid, start, now)
+            }
+        }
+    }
+
+    /// Blocked, as far as a clock can tell, if it has not advanced for a tick's length within one item.
+    fn by_clock(&self, w: &WorkerShared, tid: i32, start: Time, now: Time) -> ThreadState {
+        let Ok(cpu) = cpu::thread_cpu_time(tid) else {
+            return ThreadState::Unknown;
+        };
+        let cpu = cpu.as_nanos() as u64;
+        let e = &w.evidence;
+        let same =
+            e.clock_mark.load(Ordering::Relaxed) == start && e.clock.load(Ordering::Relaxed) == cpu;
+        if same {
+            let since = now.saturating_sub(e.clock_at.load(Ordering::Relaxed));
+            return if since >= self.clock_patience() {
+                ThreadState::Blocked
+            } else {
+                ThreadState::Unknown
+            };
+        }
+        e.clock_mark.store(start, Ordering::Relaxed);
+        e.clock.store(cpu, Ordering::Relaxed);
+        e.clock_at.store(now, Ordering::Relaxed);
+        ThreadState::Runnable
+    }
+}
+
+/// A worker as it was noted under the lock.
+pub(super) struct Noted {
+    pub(super) id: WorkerId,
+    pub(super) shared: Arc<WorkerShared>,
+    pub(super) mark: BatchMark,
+    pub(super) state: WorkerState,
+    pub(super) cpu: u32,
+}
+
+/// Notes all workers of the pool that run an item and count, or were found blocked. Into `out`, which is emptied first.
+pub(super) fn note(rt: &RtInner, pool: &RtPool, out: &mut Vec<Noted>) -> bool {
+    out.clear();
+    pool.inspect(|inner| {
+        if !inner.rt.as_ref().is_some_and(|r| std::ptr::eq(&**r, rt)) {
+            return false;
+        }
+        for (id, w) in inner.policy.workers() {
+            let counts = matches!(
+                w.state,
+                WorkerState::Running | WorkerState::Blocked | WorkerState::Intensive
+            );
+            if !counts || w.kind != WorkerKind::Normal || w.taken().is_empty() {
+                continue;
+            }
+            let Some(Some(shared)) = inner.workers.get(id as usize) else {
+                continue;
+            };
+            out.push(Noted {
+                id,
+                shared: Arc::clone(shared),
+                mark: shared.batch.mark(),
+                state: w.state,
+                cpu: w.cpu,
+            });
+        }
+        true
+    })
+}
+
+/// What a look came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) blocked: u32,
+    pub(super) resumed: u32,
+}
+
+/// Looks at the noted workers and tells the pool. `first_on`: a sentinel of this CPU asks: workers last seen there are looked
+/// at first, and the look ends with the first blocked one. `min_ran`: items younger than this are left alone, ns.
+pub(super) fn look(
+    rt: &RtInner,
+    pool: &'static RtPool,
+    noted: &mut [Noted],
+    first_on: Option<u32>,
+    min_ran: Time,
+) -> Found {
+    let detect = &rt.detect;
+    let mut found = Found::default();
+    if let Some(cpu) = first_on {
+        noted.sort_by_key(|n| n.cpu != cpu);
+    }
+    for n in noted.iter() {
+        let now = rt.time.now();
+        if now.saturating_sub(n.mark.start) < min_ran {
+            continue;
+        }
+        match n.state {
+            WorkerState::Running => {
+                if !detect.state_of(&n.shared, n.mark.start, now).is_blocked() {
+                    continue;
+                }
+                let did = pool.with(|p, drv| {
+                    if n.shared.batch.mark() != n.mark {
+                        return false;
+                    }
+                    let now = drv.now();
+                    p.blocked(n.id, now, drv);
+                    p.worker(n.id)
+                        .is_some_and(|w| w.state == WorkerState::Blocked)
+                });
+                if did {
+                    n.shared.evidence.hog_mark.store(0, Ordering::Relaxed);
+                    found.blocked += 1;
+                    if first_on.is_some() {
+                        break;
+                    }
+                }
+            }
+            // Found blocked some time ago; those that said so come back by themselves.
+            WorkerState::Blocked
+                if !n.shared.away.load(Ordering::Relaxed) && first_on.is_none() =>
+            {
+                if detect.state_of(&n.shared, n.mark.start, now) != ThreadState::Runnable {
+                    continue;
+                }
+                pool.with(|p, _| {
+                    let same = n.shared.batch.mark().start == n.mark.start;
+                    if same && !n.shared.away.load(Ordering::Relaxed) {
+                        p.resumed(n.id);
+                        found.resumed += 1;
+                    }
+                });
+            }
+            _ => {}
+        }
+    }
+    detect
+        .counts
+        .found
+        .fetch_add(u64::from(found.blocked), Ordering::Relaxed);
+    detect
+        .counts
+        .resumed
+        .fetch_add(u64::from(found.resumed), Ordering::Relaxed);
+    pool.watch.answer(found.blocked > 0);
+    found
+}

@@ -1,0 +1,442 @@
+//! The idle-class sentinel: a thread that gets a CPU when nobody else wants it.
+//!
+//! One per CPU in use, pinned, in `SCHED_IDLE` for good (leaving needs a privilege). It is runnable only while items wait
+//! behind what runs, and then the system runs it when no ordinary thread of its group wants the CPU, which is when a worker
+//! blocked. It wakes the idle worker that the pool has published, or else the service; whoever wakes looks whether a running
+//! worker is really blocked ([`super::confirm`]) and goes back to sleep if not. The folder's README lists what must hold.
+
+use crate::pool::RtPool;
+use crate::sys::clock::monotonic_ns;
+use crate::sys::parker::Parker;
+use crate::sys::{cpu, sched};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Pools that one sentinel looks after; those beyond have the tick.
+const POOLS: usize = 8;
+/// How often it lets others run while it waits for the answer to a wake-up.
+const ANSWER_YIELDS: u32 = 24;
+/// After this many wake-ups in a row that found nothing, it pauses.
+const STRIKES: u32 = 3;
+/// Wake-ups further apart than this are no row. A busy CPU yields it a crumb 10-14 times a second (measured), which is no
+/// reason to pause.
+const STRIKE_WINDOW_NS: u64 = 50_000_000;
+const FIRST_PAUSE_NS: u64 = 500_000;
+const LONGEST_PAUSE_NS: u64 = 32_000_000;
+/// Its CPU time for wake-ups that found nothing: at most 1 in this many of the time that passes...
+const IDLE_SHARE: u64 = 100;
+/// ...on top of this much.
+const ALLOWANCE_NS: u64 = 200_000;
+
+/// See the module text. Never given back: `rouse` may come at any time.
+pub(crate) struct Sentinel {
+    cpu: u32,
+    parker: Parker,
+    tid: AtomicI32,
+    stop: AtomicBool,
+    /// It sleeps off a pause: do not wake it.
+    pausing: AtomicBool,
+    pools: [AtomicPtr<RtPool>; POOLS],
+    /// The service's sleeping place, alive as long as `owner` is.
+    service: OnceLock<Arc<Parker>>,
+    pub(super) runs: AtomicU64,
+    pub(super) found: AtomicU64,
+    pub(super) pauses: AtomicU64,
+    /// CPU time of earlier threads in this place, ns.
+    cpu_before: AtomicU64,
+    state: AtomicI32,
+}
+
+/// Not started, started, in force, refused.
+const NEW: i32 = 0;
+const STARTED: i32 = 1;
+const IN_FORCE: i32 = 2;
+const REFUSED: i32 = 3;
+const OVER: i32 = 4;
+
+/// The sentinels of the CPUs that a pool's workers run on.
+pub(crate) struct Crew(pub(super) Vec<&'static Sentinel>);
+
+impl Crew {
+    /// Makes them runnable. 5 ns each if they are, about 1 us if one sleeps.
+    pub(crate) fn rouse(&self) {
+        self.0.iter().for_each(|s| s.rouse());
+    }
+}
+
+impl Sentinel {
+    /// A place for a sentinel of `cpu`.
+    pub(super) fn place(cpu: u32, service: Arc<Parker>) -> &'static Sentinel {
+        let s: &'static Sentinel = Box::leak(Box::new(Sentinel {
+            cpu,
+            parker: Parker::new(),
+            tid: AtomicI32::new(0),
+            stop: AtomicBool::new(false),
+            pausing: AtomicBool::new(false),
+            pools: [const { AtomicPtr::new(ptr::null_mut()) }; POOLS],
+            service: OnceLock::new(),
+            runs: AtomicU64::new(0),
+            found: AtomicU64::new(0),
+            pauses: AtomicU64::new(0),
+            cpu_before: AtomicU64::new(0),
+            state: AtomicI32::new(NEW),
+        }));
+        let _ = s.service.set(service);
+        s
+    }
+
+    pub(super) fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
+    /// Whether a thread is to be made for it; the caller makes it.
+    pub(super) fn claim_start(&self) -> bool {
+        let from = self.state.load(Ordering::Relaxed);
+        (from == NEW || from == OVER)
+            && !self.stop.load(Ordering::Relaxed)
+            && self
+                .state
+                .compare_exchange(from, STARTED, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// The thread could not be made.
+    pub(super) fn not_started(&self) {
+        self.state.store(NEW, Ordering::Relaxed);
+    }
+
+    /// Whether the system refused it its class or its CPU.
+    pub(super) fn is_refused(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == REFUSED
+    }
+
+    /// Whether its thread watches.
+    pub(super) fn is_in_force(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == IN_FORCE
+    }
+
+    /// Puts a pool among those that it looks after; false if there is no room.
+    pub(super) fn watch(&self, pool: &'static RtPool) -> bool {
+        let p = ptr::from_ref(pool).cast_mut();
+        if self.pools.iter().any(|s| s.load(Ordering::Relaxed) == p) {
+            return true;
+        }
+        for slot in &self.pools {
+            // Ordering: Release pairs with the Acquire of the sentinel's load; pools are never given back.
+            if slot
+                .compare_exchange(ptr::null_mut(), p, Ordering::Release, Ordering::Relaxed)
+                .is_ok()
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes a pool out.
+    pub(super) fn unwatch(&self, pool: &'static RtPool) {
+        let p = ptr::from_ref(pool).cast_mut();
+        for slot in &self.pools {
+            let _ = slot.compare_exchange(p, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes it runnable.
+    #[inline]
+    pub(super) fn rouse(&self) {
+        if !self.pausing.load(Ordering::Relaxed) && !self.parker.is_notified() {
+            self.parker.unpark();
+        }
+    }
+
+    /// CPU time that it has used.
+    pub(super) fn cpu_time(&self) -> Duration {
+        let tid = self.tid.load(Ordering::Relaxed);
+        let now = if tid == 0 {
+            Duration::ZERO
+        } else {
+            cpu::thread_cpu_time(tid).unwrap_or_default()
+        };
+        now + Duration::from_nanos(self.cpu_before.load(Ordering::Relaxed))
+    }
+
+    /// Ends the thread. Does not wait; lets it run elsewhere first, see [`release`].
+    pub(super) fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let tid = self.tid.load(Ordering::Relaxed);
+        if tid != 0 {
+            release(tid, self.cpu);
+        }
+        self.parker.unpark();
+    }
+
+    /// Ends the thread for now; it is made again when it is needed.
+    pub(super) fn retire(&self) {
+        if self.is_in_force() {
+            self.end();
+        }
+    }
+
+    /// The thread's body.
+    pub(super) fn main(&'static self) {
+        let tid = cpu::gettid();
+        // While it is an ordinary thread it moves at once; afterwards that could take long.
+        let ready = sched::pin(0, self.cpu)
+            .and_then(|()| sched::enter_idle_class())
+            .map_err(|e| e.to_string());
+        if let Err(e) = ready {
+            refusals().push(e);
+            // Not in the idle class it would compete with those whom it watches.
+            self.state.store(REFUSED, Ordering::Relaxed);
+            return;
+        }
+        self.tid.store(tid, Ordering::Relaxed);
+        at_exit(tid, self.cpu);
+        self.state.store(IN_FORCE, Ordering::Relaxed);
+        self.watch_cpu();
+        let used = cpu::own_cpu_time().unwrap_or_default();
+        self.cpu_before
+            .fetch_add(used.as_nanos() as u64, Ordering::Relaxed);
+        self.tid.store(0, Ordering::Relaxed);
+        forget_at_exit(tid);
+        self.stop.store(false, Ordering::Relaxed);
+        self.state.store(OVER, Ordering::Relaxed);
+    }
+
+    fn watch_cpu(&self) {
+        let mut strikes = Strikes::new();
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some(pool) = self.wanted() else {
+                // A call that came since `wanted` looked is buffered and ends this sleep at once.
+                self.parker.park();
+                continue;
+            };
+            self.runs.fetch_add(1, Ordering::Relaxed);
+            let found = self.call_somebody(pool);
+            if found {
+                self.found.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(pause) = strikes.after(found) {
+                self.pauses.fetch_add(1, Ordering::Relaxed);
+                self.pausing.store(true, Ordering::Relaxed);
+                self.parker.park_timeout(Duration::from_nanos(pause));
+                self.pausing.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A pool that has items waiting behind what runs.
+    fn wanted(&self) -> Option<&'static RtPool> {
+        self.pools.iter().find_map(|slot| {
+            // Ordering: Acquire pairs with the Release of `watch`.
+            let p = slot.load(Ordering::Acquire);
+            // SAFETY: null or a pool, and pools are never given back.
+            unsafe { p.as_ref() }.filter(|p| p.watch.is_behind())
+        })
+    }
+
+    /// Wakes the pool's standby worker, or else the service, and waits a little for what it finds. True if it found a worker
+    /// blocked.
+    fn call_somebody(&self, pool: &'static RtPool) -> bool {
+        let (answers, found) = pool.watch.answers();
+        match pool.watch.standby() {
+            Some(worker) => worker.poke(self.cpu),
+            None => {
+                if let Some(service) = self.service.get() {
+                    service.unpark();
+                }
+            }
+        }
+        // Usually it has preempted us within the call, and we are back because this CPU has nothing else to do.
+        for _ in 0..ANSWER_YIELDS {
+            if pool.watch.answers().0 != answers || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            sched::yield_now();
+        }
+        pool.watch.answers().1 != found
+    }
+}
+
+/// When to pause.
+struct Strikes {
+    row: u32,
+    last: u64,
+    pause: u64,
+    began: u64,
+    /// CPU time of runs that found nothing.
+    wasted: u64,
+    cpu: u64,
+}
+
+impl Strikes {
+    fn new() -> Strikes {
+        Strikes {
+            row: 0,
+            last: 0,
+            pause: FIRST_PAUSE_NS,
+            began: monotonic_ns(),
+            wasted: 0,
+            cpu: own_cpu(),
+        }
+    }
+
+    /// One run is over: how long to pause, ns.
+    fn after(&mut self, found: bool) -> Option<u64> {
+        let cpu = own_cpu();
+        let used = cpu.saturating_sub(std::mem::replace(&mut self.cpu, cpu));
+        if found {
+            self.row = 0;
+            self.pause = FIRST_PAUSE_NS;
+            return None;
+        }
+        let now = monotonic_ns();
+        self.wasted += used;
+        if now.saturating_sub(self.last) > STRIKE_WINDOW_NS + self.pause {
+            self.row = 0;
+            self.pause = FIRST_PAUSE_NS;
+        }
+        self.last = now;
+        self.row += 1;
+        let allowed = ALLOWANCE_NS + now.saturating_sub(self.began) / IDLE_SHARE;
+        if self.wasted > allowed {
+            return Some((self.wasted - allowed).saturating_mul(IDLE_SHARE));
+        }
+        if self.row < STRIKES {
+            return None;
+        }
+        self.row = 0;
+        let pause = self.pause;
+        self.pause = (2 * pause).min(LONGEST_PAUSE_NS);
+        Some(pause)
+    }
+}
+
+fn own_cpu() -> u64 {
+    cpu::own_cpu_time().map_or(0, |t| t.as_nanos() as u64)
+}
+
+/// Lets an idle-class thread run where it can, so that nobody waits long for it: back in the ordinary class where that is
+/// permitted, and off the CPU that it was pinned to if there are others. (A mask without that CPU moves a runnable thread at
+/// once; one that merely adds CPUs leaves it where it starves.)
+fn release(tid: i32, from: u32) {
+    let _ = cpu::set_policy(tid, cpu::Policy::Other);
+    let mut mask = vec![u64::MAX; cpu::MAX_MASK_WORDS];
+    if let Some(word) = mask.get_mut(from as usize / 64) {
+        *word &= !(1 << (from % 64));
+    }
+    if cpu::set_affinity(tid, &mask).is_err() {
+        let _ = sched::unpin(tid);
+    }
+}
+
+/// Reasons for which sentinels could not be, at most a few.
+struct Refusals(Mutex<Vec<String>>);
+
+impl Refusals {
+    fn push(&self, e: String) {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.len() < 4 {
+            list.push(e);
+        }
+    }
+}
+
+fn refusals() -> &'static Refusals {
+    static REFUSALS: Refusals = Refusals(Mutex::new(Vec::new()));
+    &REFUSALS
+}
+
+/// Why a sentinel could not be, if one could not.
+pub(super) fn refusal() -> Option<String> {
+    refusals()
+        .0
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .first()
+        .cloned()
+}
+
+/// Idle-class threads of this process that are pinned, as `tid << 32 | cpu`: fixed places, so that nothing is locked when the
+/// process exits.
+static PINNED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// The process whose threads these are: a forked child leaves its parent's alone.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Has the thread released when the process exits: the process is not gone before its last thread has run once more.
+fn at_exit(tid: i32, cpu: u32) {
+    static REGISTERED: OnceLock<()> = OnceLock::new();
+    REGISTERED.get_or_init(|| {
+        OWNER.store(std::process::id(), Ordering::Relaxed);
+        // SAFETY: the handler makes system calls on a static table only. If it cannot be registered, an exit beside busy
+        // threads may take longer; nothing else is lost.
+        unsafe { libc::atexit(release_all) };
+    });
+    let entry = u64::from(tid.cast_unsigned()) << 32 | u64::from(cpu);
+    for slot in &PINNED {
+        if slot
+            .compare_exchange(0, entry, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
+            return;
+        }
+    }
+}
+
+fn forget_at_exit(tid: i32) {
+    for slot in &PINNED {
+        let e = slot.load(Ordering::Relaxed);
+        if (e >> 32) as u32 == tid.cast_unsigned() {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+extern "C" fn release_all() {
+    if OWNER.load(Ordering::Relaxed) != std::process::id() {
+        return;
+    }
+    for slot in &PINNED {
+        let e = slot.swap(0, Ordering::Relaxed);
+        if e != 0 {
+            release(((e >> 32) as u32).cast_signed(), e as u32);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_runs_in_a_row_that_found_nothing_make_a_growing_pause() {
+        let mut s = Strikes::new();
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            pauses.extend(s.after(false));
+            s.wasted = 0;
+        }
+        assert_eq!(
+            pauses,
+            [
+                FIRST_PAUSE_NS,
+                2 * FIRST_PAUSE_NS,
+                4 * FIRST_PAUSE_NS,
+                8 * FIRST_PAUSE_NS
+            ]
+        );
+        assert_eq!(s.after(true), None);
+        assert_eq!((s.after(false), s.after(false)), (None, None));
+        assert_eq!(s.after(false), Some(FIRST_PAUSE_NS), "a find starts anew");
+    }
+
+    #[test]
+    fn time_spent_for_nothing_is_paid_for_a_hundredfold() {
+        let mut s = Strikes::new();
+        s.wasted = ALLOWANCE_NS + 1_000_000;
+        let pause = s.after(false).unwrap();
+        assert!((80_000_000..=120_000_000).contains(&pause), "{pause}");
+    }
+}

@@ -1,0 +1,163 @@
+//! What a pool publishes for those who look after it, and how they are called.
+//!
+//! Kept up at the end of every step under the pool's lock, by a compare when nothing changed. The words that sentinels read lie
+//! in the pool's own memory, which is never given back, and point to worker records, which are never given back either
+//! (see [`WorkerShared::obtain`](crate::pool::WorkerShared::obtain)): a stale one costs a needless wake-up and nothing else.
+
+use super::sentinel::Crew;
+use crate::pool::{Policy, RtPool, WorkerShared};
+use crate::runtime::RtInner;
+use cmwq_policy::pool::{Backlog, WorkerId};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+/// The words that sentinels read.
+pub(crate) struct PoolWatch {
+    /// Items wait behind what runs.
+    behind: AtomicBool,
+    /// The idle worker to wake; null if there is none.
+    standby: AtomicPtr<WorkerShared>,
+    /// Looks that were asked for and have been made, and how many of them found a blocked worker.
+    answered: AtomicU32,
+    confirmed: AtomicU32,
+}
+
+/// What the pool's lock guards of it.
+#[derive(Default)]
+pub(crate) struct Watched {
+    backlog: Option<Backlog>,
+    standby: Option<WorkerId>,
+    /// The service has the pool on its list.
+    pub(super) armed: bool,
+    /// Sentinels of the CPUs where its workers run.
+    pub(super) crew: Option<Arc<Crew>>,
+}
+
+/// What is to be done after the lock was dropped.
+#[must_use]
+pub(crate) enum Notice {
+    Nothing,
+    /// The service must put the pool on its list.
+    Arm,
+    /// Sentinels are needed.
+    Rouse(Arc<Crew>),
+}
+
+impl PoolWatch {
+    pub(crate) fn new() -> PoolWatch {
+        PoolWatch {
+            behind: AtomicBool::new(false),
+            standby: AtomicPtr::new(ptr::null_mut()),
+            answered: AtomicU32::new(0),
+            confirmed: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether items wait behind what runs.
+    pub(super) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    /// The worker to wake.
+    pub(super) fn standby(&self) -> Option<&'static WorkerShared> {
+        // Ordering: Acquire pairs with the Release of `publish`: the record is set up.
+        let p = self.standby.load(Ordering::Acquire);
+        // SAFETY: null or a record that is never given back.
+        unsafe { p.as_ref() }
+    }
+
+    /// Looks made so far and those that found something.
+    pub(super) fn answers(&self) -> (u32, u32) {
+        // Ordering: Acquire pairs with the Release of `answer`: the count of finds belongs to it.
+        let n = self.answered.load(Ordering::Acquire);
+        (n, self.confirmed.load(Ordering::Relaxed))
+    }
+
+    /// A look was made.
+    pub(super) fn answer(&self, found: bool) {
+        if found {
+            self.confirmed.fetch_add(1, Ordering::Relaxed);
+        }
+        // Ordering: Release pairs with the Acquire of `answers`.
+        self.answered.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Watched {
+    /// Compares what is published with what is so; called with the pool's lock held, after every step.
+    #[inline]
+    pub(crate) fn observe(
+        &mut self,
+        policy: &Policy,
+        workers: &[Option<Arc<WorkerShared>>],
+        words: &PoolWatch,
+    ) -> Notice {
+        let backlog = policy.backlog();
+        let same = match self.backlog {
+            Some(b) => b == backlog && (b == Backlog::None || self.standby == policy.idle_head()),
+            None => backlog == Backlog::None,
+        };
+        if same {
+            return Notice::Nothing;
+        }
+        self.publish(backlog, policy, workers, words)
+    }
+
+    #[inline(never)]
+    fn publish(
+        &mut self,
+        backlog: Backlog,
+        policy: &Policy,
+        workers: &[Option<Arc<WorkerShared>>],
+        words: &PoolWatch,
+    ) -> Notice {
+        let before = self.backlog.replace(backlog);
+        let behind = backlog == Backlog::Behind;
+        if behind {
+            self.standby = policy.idle_head();
+            let record = self
+                .standby
+                .and_then(|w| workers.get(w as usize)?.as_ref())
+                .map_or(ptr::null_mut(), |w| Arc::as_ptr(w).cast_mut());
+            // Ordering: Release pairs with the Acquire of `standby`.
+            words.standby.store(record, Ordering::Release);
+        }
+        words.behind.store(behind, Ordering::Relaxed);
+        if backlog == Backlog::None {
+            return Notice::Nothing;
+        }
+        if !self.armed {
+            self.armed = true;
+            return Notice::Arm;
+        }
+        match &self.crew {
+            Some(crew) if behind && before != Some(Backlog::Behind) => {
+                Notice::Rouse(Arc::clone(crew))
+            }
+            _ => Notice::Nothing,
+        }
+    }
+}
+
+impl Notice {
+    /// Whether carrying it out needs the runtime.
+    #[inline]
+    pub(crate) fn needs_runtime(&self) -> bool {
+        matches!(self, Notice::Arm)
+    }
+
+    /// With no lock held.
+    #[inline]
+    pub(crate) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
+        match self {
+            Notice::Nothing => {}
+            Notice::Arm => {
+                if let Some(rt) = rt {
+                    rt.detect.arm(rt, pool);
+                }
+            }
+            Notice::Rouse(crew) => crew.rouse(),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What the tests share: runtimes, gates, a watchdog, a minimal executor, child processes.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use cmwq::{Runtime, RuntimeBuilder, Topology};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a machine that is ten times overbooked.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A runtime on this machine.
+pub fn runtime() -> Runtime {
+    Runtime::builder().build().unwrap()
+}
+
+/// A runtime on a made-up machine: `cpus` CPUs in as many nodes and caches as asked for.
+pub fn synthetic(spec: &str) -> RuntimeBuilder {
+    Runtime::builder().topology(Topology::synthetic(spec).expect("a valid description"))
+}
+
+/// Runs `f` on a thread of its own and gives its result; a hang is a failure with a name.
+pub fn within<R: Send + 'static>(what: &str, f: impl FnOnce() -> R + Send + 'static) -> R {
+    let (tx, rx) = mpsc::channel();
+    let thread = std::thread::Builder::new()
+        .name(what.chars().take(15).collect())
+        .spawn(move || drop(tx.send(f())))
+        .unwrap();
+    match rx.recv_timeout(PATIENCE) {
+        Ok(r) => {
+            thread.join().unwrap();
+            r
+        }
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs: {what}"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(payload) => std::panic::resume_unwind(payload),
+            Ok(()) => unreachable!("the sender lives as long as the thread"),
+        },
+    }
+}
+
+/// Waits until `f` holds; fails if it does not come to that.
+pub fn eventually(what: &str, f: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !f() {
+        assert!(start.elapsed() < PATIENCE, "never happens: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Shut until opened; items wait at it, announced as blocking.
+#[derive(Default)]
+pub struct Gate {
+    open: Mutex<bool>,
+    bell: Condvar,
+    waiting: AtomicUsize,
+}
+
+impl Gate {
+    pub fn new() -> Arc<Gate> {
+        Arc::default()
+    }
+
+    pub fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.bell.notify_all();
+    }
+
+    /// Waits at the gate as a thread that blocks and says so.
+    pub fn pass(&self) {
+        cmwq::blocking(|| self.pass_silently());
+    }
+
+    /// Waits at the gate without telling the pool.
+    pub fn pass_silently(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut open = self.open.lock().unwrap();
+        while !*open {
+            let (guard, timeout) = self.bell.wait_timeout(open, PATIENCE).unwrap();
+            assert!(!timeout.timed_out(), "nobody opened the gate");
+            open = guard;
+        }
+    }
+
+    /// How many came to the gate so far.
+    pub fn arrived(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Waits until `n` have come.
+    pub fn await_arrivals(&self, n: usize) {
+        eventually("items come to the gate", || self.arrived() >= n);
+    }
+}
+
+/// Opens the gate when dropped, so that a failing assertion does not turn into a hang.
+pub struct Opener<'a>(pub &'a Gate);
+
+impl Drop for Opener<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+/// A waker that unparks a thread and counts.
+pub struct CountingWaker {
+    pub wakes: AtomicUsize,
+    thread: std::thread::Thread,
+}
+
+impl CountingWaker {
+    pub fn new() -> Arc<CountingWaker> {
+        Arc::new(CountingWaker {
+            wakes: AtomicUsize::new(0),
+            thread: std::thread::current(),
+        })
+    }
+
+    pub fn count(&self) -> usize {
+        self.wakes.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for CountingWaker {
+    fn wake(self: Arc<Self>) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+/// The smallest executor: one future, one thread. Never polls without having been woken, so a lost wake-up hangs.
+pub fn block_on<F: Future>(f: F) -> F::Output {
+    let mut f = pin!(f);
+    let own = CountingWaker::new();
+    let waker = Waker::from(Arc::clone(&own));
+    let mut cx = Context::from_waker(&waker);
+    let start = Instant::now();
+    loop {
+        let seen = own.count();
+        if let Poll::Ready(r) = f.as_mut().poll(&mut cx) {
+            return r;
+        }
+        while own.count() == seen {
+            assert!(start.elapsed() < PATIENCE, "a future was never woken");
+            std::thread::park_timeout(Duration::from_secs(1));
+        }
+    }
+}
+
+/// Polls once.
+pub fn poll_once<F: Future + ?Sized>(f: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    f.poll(&mut Context::from_waker(waker))
+}
+
+/// Runs the named test of this binary again in a child process, with `CMWQ_CHILD` set.
+pub fn in_child(test: &str) -> std::process::Output {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env("CMWQ_CHILD", "1")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("the child process of {test} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Whether this is the child of [`in_child`].
+pub fn is_child() -> bool {
+    std::env::var_os("CMWQ_CHILD").is_some()
+}
+
+/// How many threads of this process have names that begin so.
+pub fn threads_named(prefix: &str) -> usize {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|t| std::fs::read_to_string(t.ok()?.path().join("comm")).ok())
+        .filter(|name| name.starts_with(prefix))
+        .count()
+}
+
+/// A number that grows, for counting in closures.
+#[derive(Clone, Default)]
+pub struct Count(Arc<AtomicUsize>);
+
+impl Count {
+    pub fn new() -> Count {
+        Count::default()
+    }
+
+    pub fn up(&self) -> usize {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub fn down(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Panics when dropped, once.
+pub struct BadDrop(pub &'static str);
+
+impl Drop for BadDrop {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("drop of {}", self.0);
+        }
+    }
+}
