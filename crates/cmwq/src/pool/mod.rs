@@ -394,7 +394,7 @@ fn look_outward(
     }
     let Some(rt) = rt else { return };
     let hedge = rt.wakes.hedge_ns();
-    if now - oldest >= hedge
+    if policy.is_overdue(hedge, now)
         && let Some(tag) = policy.offer(hedge, now)
     {
         drv.offer(tag);

@@ -33,6 +33,8 @@ pub(crate) struct Outward {
 
 const BEHIND: u64 = 1;
 const SPARE: u64 = 2;
+const IDLE: u64 = 4;
+const FLAGS: u32 = 3;
 
 impl Outward {
     pub(super) fn new() -> Outward {
@@ -59,8 +61,9 @@ impl Outward {
     #[inline]
     pub(super) fn publish(&self, policy: &Policy) -> Time {
         let o = policy.outlook();
+        let flag = |on: bool, bit: u64| if on { bit } else { 0 };
         let word =
-            o.oldest << 2 | if o.behind { BEHIND } else { 0 } | if o.spare { SPARE } else { 0 };
+            o.oldest << FLAGS | flag(o.behind, BEHIND) | flag(o.spare, SPARE) | flag(o.idle, IDLE);
         if self.word.load(Ordering::Relaxed) != word {
             self.word.store(word, Ordering::Relaxed);
         }
@@ -72,9 +75,10 @@ impl Outward {
     pub(crate) fn outlook(&self) -> Outlook {
         let word = self.word.load(Ordering::Relaxed);
         Outlook {
-            oldest: word >> 2,
+            oldest: word >> FLAGS,
             behind: word & BEHIND != 0,
             spare: word & SPARE != 0,
+            idle: word & IDLE != 0,
         }
     }
 
@@ -116,8 +120,8 @@ impl Outward {
         oldest_ns: u64,
     ) -> Option<(&'static RtPool, u64)> {
         let near = self.near.load();
-        let spare = |id: u32| pool_by_id(id).outward.outlook().spare;
-        let id = help::whom_to_offer(&near.list, hedge_ns, oldest_ns, spare)?;
+        let idle = |id: u32| pool_by_id(id).outward.outlook().idle;
+        let id = help::whom_to_offer(&near.list, hedge_ns, oldest_ns, idle)?;
         let i = near.list.iter().position(|n| n.pod == id)?;
         Some((pool_by_id(id), near.uses[i]))
     }

@@ -151,7 +151,8 @@ impl WqInner {
         if since == 0 {
             return;
         }
-        let age = self.rt.time.now().saturating_sub(since);
+        // It may be offered because it will be overdue.
+        let age = self.rt.time.now().saturating_sub(since).max(hedge);
         let far = age >= hedge.saturating_mul(FAR_HEDGES);
         let near = link.pool.outward.whom_to_offer(hedge, age);
         let target = match near {

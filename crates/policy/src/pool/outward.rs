@@ -8,11 +8,18 @@ use crate::list::NIL;
 pub struct Outlook {
     /// Since when the first item that no worker has started could have been started; 0 if there is none.
     pub oldest: Time,
-    /// Items wait that neither a running worker nor one on its way will start before another item is done.
+    /// Items wait that neither a running worker nor one on its way will start before another item is done, and they are worth
+    /// another pod's visit.
     pub behind: bool,
     /// Fewer workers run than may: a CPU of the pod has nothing to do for this pool.
     pub spare: bool,
+    /// As `spare`, and not even a worker that helps elsewhere keeps that CPU busy.
+    pub idle: bool,
 }
+
+/// What waits must take longer than this, by what items have taken of late, to be worth a visit: attaching, settling and
+/// detaching take about a microsecond, cache lines that move with the item a few more.
+const VISIT_NS: u64 = 5_000;
 
 /// How many worklist entries a look for one that may be helped visits.
 const OFFER_SCAN: usize = 64;
@@ -31,17 +38,32 @@ impl<T: Token, W> Pool<T, W> {
         };
         Outlook {
             oldest,
-            behind: full && self.worklist.len() > self.counts.waking as usize,
+            behind: full
+                && self.worklist.len() > self.counts.waking as usize
+                && self.worklist.len() as u64 * self.average_run_ns >= VISIT_NS,
             spare: !full,
+            idle: busy + self.counts.away < self.limit_now(),
         }
     }
 
-    /// If an item that may be helped has waited for `hedge_ns` and none was offered during the last `hedge_ns` without a taker:
-    /// counts it as hedged (once) and returns its pwq, for which a worker of another pod is to be called.
+    /// Whether the first item has waited for `hedge_ns`, or the last one surely will: as many workers run as may, and what waits
+    /// takes them longer than twice that, by what items have taken of late.
+    #[inline]
+    pub fn is_overdue(&self, hedge_ns: u64, now: Time) -> bool {
+        let o = self.outlook();
+        if o.oldest == 0 {
+            return false;
+        }
+        let at_work = u64::from(self.counts.running + self.counts.waking).max(1);
+        now.saturating_sub(o.oldest) >= hedge_ns
+            || (o.behind
+                && self.worklist.len() as u64 * self.average_run_ns >= 2 * hedge_ns * at_work)
+    }
+
+    /// If items that may be helped are overdue and none was offered during the last `hedge_ns` without a taker: counts the first
+    /// as hedged (once) and returns its pwq, for which a worker of another pod is to be called.
     pub fn offer(&mut self, hedge_ns: u64, now: Time) -> Option<PwqTag> {
-        let since = self.outlook().oldest;
-        if since == 0
-            || now.saturating_sub(since) < hedge_ns
+        if !self.is_overdue(hedge_ns, now)
             || (self.offered_at != 0 && now.saturating_sub(self.offered_at) < hedge_ns)
         {
             return None;
@@ -65,7 +87,7 @@ impl<T: Token, W> Pool<T, W> {
         Some(pwq.tag)
     }
 
-    /// Somebody took an offered item: the next may be offered at once.
+    /// Somebody came for what was offered: more may be offered at once.
     pub(super) fn offer_taken(&mut self) {
         self.offered_at = 0;
     }

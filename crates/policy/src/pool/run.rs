@@ -135,7 +135,9 @@ impl<T: Token, W> Pool<T, W> {
                     WorkerKind::Rescuer => counters.rescued += 1,
                     _ => {
                         counters.helped += 1;
-                        self.offer_taken();
+                        if self.workers[w].cpu == u32::MAX {
+                            self.offer_taken(); // it has just come
+                        }
                     }
                 }
                 return true;
