@@ -121,7 +121,7 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
         };
         let homeless = self.home.is_some_and(|home| shared.sleeps_outside(home));
         let tid = shared.tid.load(Ordering::Relaxed);
-        shared.woken_at.store(self.stamp.get(), Ordering::Relaxed);
+        shared.note_wake(self.stamp.get());
         let Some(token) = shared.parker.prepare_unpark() else {
             return;
         };

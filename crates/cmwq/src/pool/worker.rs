@@ -25,7 +25,7 @@ pub(crate) struct WorkerShared {
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
-    /// When it was woken last, 0 if that was seen.
+    /// When it was woken last, 0 if that is not to be measured.
     pub(crate) woken_at: AtomicU64,
     /// The CPU where it went to sleep.
     slept_on: AtomicU32,
@@ -153,6 +153,14 @@ impl WorkerShared {
         }
     }
 
+    /// It is woken now. The time is kept for the measure of wake-ups unless the waker keeps the CPU where the worker sleeps: that
+    /// would measure how long the waker goes on.
+    #[inline]
+    pub(super) fn note_wake(&self, now: Time) {
+        let own = cpu::current_cpu() == Some(self.slept_on.load(Ordering::Relaxed));
+        self.woken_at.store(if own { 0 } else { now }, Ordering::Relaxed);
+    }
+
     /// Whether it went to sleep on a CPU outside these.
     pub(super) fn sleeps_outside(&self, home: &CpuSet) -> bool {
         let cpu = self.slept_on.load(Ordering::Relaxed);
@@ -241,6 +249,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         let widened = std::mem::take(&mut went_home);
         let homed = shared.homed.load(Ordering::Relaxed);
         let mut looked_at = 0;
+        let mut lone = false;
         let next = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
             looked_at = now;
@@ -251,6 +260,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
+                lone = batch.len() == 1 && p.waiting() == 0;
                 if homed {
                     p.count_repatriated(*worker);
                 }
@@ -260,9 +270,10 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
-        if woken_at != 0 {
-            rt.wakes.record(looked_at.saturating_sub(woken_at));
-            woken_at = 0;
+        // Where more than one item had gathered, the CPU was busy: that says nothing about wake-ups.
+        let since = std::mem::take(&mut woken_at);
+        if since != 0 && lone {
+            rt.wakes.record(looked_at.saturating_sub(since));
         }
         if homed && shared.homed.swap(false, Ordering::Relaxed) {
             rt.place_worker(pool, shared.tid.load(Ordering::Relaxed));
