@@ -32,7 +32,10 @@ pub(crate) fn enter() -> Away {
         .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let began = w.pool.with(|p, drv| {
         let now = drv.now();
-        p.blocked(w.worker, now, drv);
+        let full = p.counts().running >= p.target();
+        if p.blocked(w.worker, now, drv) && full {
+            drv.hand_over(crate::sys::cpu::current_cpu());
+        }
         p.worker(w.worker)
             .is_some_and(|x| x.state == cmwq_policy::pool::WorkerState::Blocked)
     });

@@ -209,9 +209,8 @@ impl Work {
     /// `item` came from [`Work::item_ref`], once.
     pub(crate) unsafe fn from_item(item: ItemPtr) -> Work {
         // SAFETY: passed on to the caller; the address is that of the `WorkInner` in the `Arc`.
-        Work {
-            inner: unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) },
-        }
+        let inner = unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) };
+        Work { inner }
     }
 
     pub(crate) fn queue_on(&self, wq: &Arc<WqInner>, place: Place) -> Result<Queued, QueueError> {

@@ -1,6 +1,5 @@
-//! The decisions of the workqueue, without threads, clock or system calls.
-//!
 //! Internal to cmwq: the decisions of the workqueue as plain state machines.
+//!
 //! Nothing here has threads, a clock, atomics or system calls: time, CPUs and ids come in as arguments, effects go out
 //! through a monomorphised sink. Two drivers run this code: the runtime (`cmwq`) and the simulator (`cmwq-sim`). The machines
 //! are cut along the locks; no call touches two of them:

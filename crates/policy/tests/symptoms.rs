@@ -598,3 +598,73 @@ fn a_queue_that_others_have_served_is_owed_nothing_any_more() {
     let _ = busy;
     w.finish(1);
 }
+
+#[test]
+fn a_worker_owed_to_one_queue_that_never_ends_does_not_keep_the_next_queue_waiting() {
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    let tick = |w: &mut World| {
+        let now = w.now;
+        let owed = w.with_pool(0, |p, d| p.tick(now, d)).is_some();
+        start_all(w, 0);
+        owed
+    };
+    queue(&mut w, 1, 0, 1);
+    settle(&mut w);
+    w.now += 11_000_000;
+    assert!(tick(&mut w), "the second queue is owed a worker");
+    assert_eq!(running(&w, 0).len(), 2);
+    queue(&mut w, 3, 0, 1);
+    settle(&mut w);
+    w.now += 11_000_000;
+    assert!(!tick(&mut w), "one extra at a time");
+    w.now += 90_000_000;
+    assert!(tick(&mut w), "the second queue's item takes for ever");
+    assert_eq!(running(&w, 0).len(), 3);
+    w.finish(2);
+}
+
+#[test]
+fn a_worker_owed_to_a_queue_is_no_extra_any_more_once_it_blocks() {
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    queue(&mut w, 1, 0, 1);
+    settle(&mut w);
+    w.now += 11_000_000;
+    let now = w.now;
+    w.with_pool(0, |p, d| p.tick(now, d));
+    start_all(&mut w, 0);
+    assert_eq!(w.pools[0].limit_now(), 2);
+    let (extra, _) = running(&w, 0)[1];
+    w.with_pool(0, |p, d| p.blocked(extra, now, d));
+    assert_eq!(w.pools[0].limit_now(), 1);
+    w.with_pool(0, |p, _| p.resumed(extra));
+    w.finish(2);
+}
+
+#[test]
+fn a_backlog_is_told_apart_by_who_is_on_the_way() {
+    use cmwq_policy::pool::Backlog;
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    assert_eq!(w.pools[0].backlog(), Backlog::None);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    assert_eq!(w.pools[0].backlog(), Backlog::None);
+    queue(&mut w, 0, 0, 1);
+    settle(&mut w);
+    assert_eq!(
+        w.pools[0].backlog(),
+        Backlog::Behind,
+        "one runs, no more may"
+    );
+    let (id, _) = running(&w, 0)[0];
+    let now = w.now;
+    w.with_pool(0, |p, d| p.blocked(id, now, d));
+    assert_eq!(w.pools[0].backlog(), Backlog::Short, "none is idle");
+    start_all(&mut w, 0);
+    assert_eq!(w.pools[0].backlog(), Backlog::None);
+    w.with_pool(0, |p, _| p.resumed(id));
+    w.finish(3);
+}

@@ -9,6 +9,7 @@ mod list;
 mod live;
 mod metrics;
 mod monitor;
+mod sim;
 mod topology;
 mod trace;
 
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     /// Serve an encrypted block device over NBD, its requests run as work items
     #[command(subcommand)]
     Crypt(crypt::Crypt),
+    Sim(sim::Args),
 }
 
 impl Command {
@@ -45,6 +47,7 @@ impl Command {
             Command::Trace(args) => args.run(),
             Command::Advise(args) => args.run(),
             Command::Crypt(c) => c.run(),
+            Command::Sim(args) => args.run(),
         }
     }
 }

@@ -52,6 +52,9 @@ pub(crate) struct Driver<'a> {
 #[derive(Default)]
 pub(crate) struct Effects {
     wake: Option<WakeToken>,
+    /// Who is to be woken first, and where it is wanted.
+    woken: Option<&'static WorkerShared>,
+    wanted_on: Option<u32>,
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
     barriers: Vec<Arc<Completion>>,
@@ -80,6 +83,11 @@ impl<'a> Driver<'a> {
     #[inline]
     pub(super) fn into_effects(self) -> Effects {
         self.effects
+    }
+
+    /// The calling worker's CPU is about to be free, and as many workers run as may: who is woken in this step is to come here.
+    pub(crate) fn hand_over(&mut self, cpu: Option<u32>) {
+        self.effects.wanted_on = cpu;
     }
 
     /// The time on the runtime's clock.
@@ -130,6 +138,10 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
             self.effects.homing.push(tid);
         }
         if self.effects.wake.is_none() {
+            // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
+            self.effects.woken = self
+                .worker(w)
+                .map(|s| unsafe { &*std::ptr::from_ref::<WorkerShared>(s) });
             self.effects.wake = Some(token);
         } else {
             self.effects.more_wakes.push(token);
@@ -205,6 +217,9 @@ impl Effects {
             self.homing.iter().for_each(|&tid| rt.bring_home(pool, tid));
         }
         if let Some(token) = self.wake {
+            if let (Some(cpu), Some(worker)) = (self.wanted_on, self.woken) {
+                worker.come_to(cpu);
+            }
             token.wake();
         }
         for token in self.more_wakes {

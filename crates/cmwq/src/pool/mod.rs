@@ -116,6 +116,8 @@ pub(crate) struct Inner {
     pub(crate) key: Option<PoolKey>,
     pub(crate) rt: Option<Arc<RtInner>>,
     pub(crate) time: TimeSource,
+    /// How many pools the runtime had made before.
+    pub(crate) serial: u64,
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
     /// Who looks after the pool.
@@ -160,6 +162,7 @@ impl RtPool {
                 key: None,
                 rt: None,
                 time: TimeSource::Real,
+                serial: 0,
                 users: 0,
                 open: false,
                 home: None,
@@ -347,6 +350,7 @@ impl RtPool {
             self.outward.next_use();
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
+            inner.serial = rt.pools_made.fetch_add(1, Ordering::Relaxed);
             inner.users = 1;
             inner.watched = Watched::default();
         });

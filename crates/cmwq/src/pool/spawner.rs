@@ -10,7 +10,7 @@ use crate::detect::{SERVICE_STACK, service_main};
 use crate::runtime::RtInner;
 use crate::sys::clock::monotonic;
 use crate::sys::parker::Parker;
-use crate::sys::thread::ThreadSpec;
+use crate::sys::thread::{SpawnError, ThreadSpec};
 use cmwq_policy::pool::{BirthReason, CREATE_COOLDOWN_NS};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +25,8 @@ pub(crate) struct Spawner {
     alive: AtomicBool,
     /// Threads that could not be made.
     pub(crate) failures: AtomicU64,
+    /// A pool got no worker because of the ceiling: workers that find nothing to do make room.
+    starved: AtomicBool,
 }
 
 #[derive(Default)]
@@ -44,6 +46,7 @@ impl Spawner {
             parker: Arc::new(Parker::new()),
             alive: AtomicBool::new(false),
             failures: AtomicU64::new(0),
+            starved: AtomicBool::new(false),
         }
     }
 
@@ -112,6 +115,25 @@ impl Spawner {
         self.alive.load(Ordering::Acquire)
     }
 
+    /// Whether a pool could get no worker because of the ceiling on threads. Asked by a worker after it went idle under its
+    /// pool's lock; who sets it looks at the pools afterwards: one of the two sees the other.
+    #[inline]
+    pub(crate) fn is_starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed)
+    }
+
+    /// A worker's thread is over: what failed because of the ceiling is tried again at once.
+    pub(crate) fn thread_left(&self) {
+        if !self.is_starved() {
+            return;
+        }
+        self.starved.store(false, Ordering::Relaxed);
+        for r in &mut self.lock().retry {
+            r.1 = Duration::ZERO;
+        }
+        self.parker.unpark();
+    }
+
     /// Whether workers are wanted or are to be asked for again.
     pub(crate) fn is_needed(&self) -> bool {
         let state = self.lock();
@@ -135,7 +157,7 @@ impl Spawner {
         for pool in due {
             pool.with(|p, drv| {
                 let now = drv.now();
-                p.kick(now, drv);
+                p.may_create_again(now, drv);
             });
         }
         self.nudge(rt);
@@ -154,12 +176,12 @@ const SPAWNER_STACK: usize = 256 << 10;
 const STAND_IN: Duration = Duration::from_millis(4);
 
 fn make_service(rt: &Arc<RtInner>) {
-    let (weak, parker) = (Arc::downgrade(rt), rt.detect.parker());
+    let (weak, bell) = (Arc::downgrade(rt), rt.detect.bell());
     let spec = ThreadSpec {
         name: format!("{}/service", rt.thread_name),
         stack: Some(SERVICE_STACK),
     };
-    if (rt.factory)(&spec, Box::new(move || service_main(&weak, &parker))).is_err() {
+    if (rt.factory)(&spec, Box::new(move || service_main(&weak, &bell))).is_err() {
         rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
         rt.spawner.lock().service = Some(monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS));
     }
@@ -192,7 +214,7 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
             // The cooldown is over: if a worker is still needed, the policy asks again.
             pool.with(|p, drv| {
                 let now = drv.now();
-                p.kick(now, drv);
+                p.may_create_again(now, drv);
             });
         }
         match job {
@@ -236,8 +258,11 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
         (rt.factory)(
             &spec,
             Box::new(move || {
-                let _ticket = ticket;
                 worker_main(pool, &own);
+                drop(ticket);
+                if !own.fork.is_stale() {
+                    own.spawner.thread_left();
+                }
             }),
         )
     });
@@ -247,6 +272,12 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
             rt.live.start(rt);
         }
         Err(e) => {
+            if e == SpawnError::Ceiling {
+                // Idle workers of other pools make room.
+                // Ordering: SeqCst: a worker that goes idle after we looked at its pool sees this, see `is_starved`.
+                rt.spawner.starved.store(true, Ordering::SeqCst);
+                rt.spare_a_thread(pool);
+            }
             rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
             rt.creation_failed(pool, &e);
             let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);

@@ -3,7 +3,7 @@
 use super::batch::BatchWord;
 use super::{RtPool, helper, link_of, run_todo};
 use crate::current::{self, WorkerContext};
-use crate::detect::Evidence;
+use crate::detect::{Evidence, PlaceWords};
 use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
@@ -21,8 +21,6 @@ pub(crate) struct WorkerShared {
     pub(crate) tid: AtomicI32,
     /// What the running item calls itself, for dumps.
     description: Mutex<String>,
-    /// CPU time of the thread when it last looked, ns.
-    pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
     /// When it was woken last, 0 if that is not to be measured.
@@ -39,6 +37,10 @@ pub(crate) struct WorkerShared {
     pub(crate) evidence: Evidence,
     /// A sentinel woke it to look after its pool: the sentinel's CPU plus 1.
     poked: AtomicU32,
+    /// Where it was when it last asked for work.
+    last_cpu: AtomicU32,
+    /// Which CPUs its thread may use.
+    pub(crate) place: PlaceWords,
     /// The kind of the item that runs or ran last.
     kind: AtomicPtr<VTable>,
     /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
@@ -67,7 +69,6 @@ impl WorkerShared {
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
-            cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
             woken_at: AtomicU64::new(0),
             slept_on: AtomicU32::new(u32::MAX),
@@ -76,6 +77,8 @@ impl WorkerShared {
             adopted: AtomicBool::new(false),
             evidence: Evidence::default(),
             poked: AtomicU32::new(0),
+            last_cpu: AtomicU32::new(u32::MAX),
+            place: PlaceWords::default(),
             kind: AtomicPtr::new(std::ptr::null_mut()),
             name: Mutex::new(""),
             name_key: AtomicPtr::new(std::ptr::null_mut()),
@@ -98,6 +101,7 @@ impl WorkerShared {
         for flag in [&self.homed, &self.widened, &self.adopted] {
             flag.store(false, Ordering::Relaxed);
         }
+        self.place.forget();
         self.describe("");
         SPARE
             .lock()
@@ -107,9 +111,20 @@ impl WorkerShared {
 
     /// Wakes the worker to look after its pool. For sentinels: takes no lock, allocates nothing.
     pub(crate) fn poke(&self, cpu: u32) {
+        if self.parker.is_parked() {
+            self.come_to(cpu);
+        }
         // Ordering: Release, and the parker's own: who wakes sees the poke.
         self.poked.store(cpu.saturating_add(1), Ordering::Release);
         self.parker.unpark();
+    }
+
+    /// Has the worker, which sleeps, wake up on this CPU, which is about to be free. Without this the system wakes it where it
+    /// ran last, behind whatever runs there, if all CPUs look busy at that moment. About 1.6 us unless it ran here last.
+    pub(crate) fn come_to(&self, cpu: u32) {
+        if self.last_cpu.load(Ordering::Relaxed) != cpu {
+            self.place.narrow(self.tid.load(Ordering::Relaxed), cpu);
+        }
     }
 
     fn take_poke(&self) -> Option<u32> {
@@ -158,7 +173,8 @@ impl WorkerShared {
     #[inline]
     pub(super) fn note_wake(&self, now: Time) {
         let own = cpu::current_cpu() == Some(self.slept_on.load(Ordering::Relaxed));
-        self.woken_at.store(if own { 0 } else { now }, Ordering::Relaxed);
+        self.woken_at
+            .store(if own { 0 } else { now }, Ordering::Relaxed);
     }
 
     /// Whether it went to sleep on a CPU outside these.
@@ -198,14 +214,14 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
         unreachable!("a pool that asked for a worker stays until it came or failed")
     };
-    let placed_for = rt.place_worker(pool, tid);
+    let placed_for = rt.place_worker_of(pool, &shared);
     let now = rt.time.now();
     let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
         inner.seat(id, &shared);
         (id, inner.policy.counts().own())
     });
-    rt.place_again_if_changed(pool, tid, &placed_for);
+    rt.place_again_if_changed(pool, &shared, &placed_for);
     rt.live.stir();
     if own > 2 {
         rt.detect.may_cull(rt, pool);
@@ -241,7 +257,9 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let mut woken_at = 0;
     let mut went_home = false;
     loop {
+        shared.place.widen();
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
+        shared.last_cpu.store(on, Ordering::Relaxed);
         let here = Here {
             cpu: on,
             in_pod: pod.contains(on as usize),
@@ -276,7 +294,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
             rt.wakes.record(looked_at.saturating_sub(since));
         }
         if homed && shared.homed.swap(false, Ordering::Relaxed) {
-            rt.place_worker(pool, shared.tid.load(Ordering::Relaxed));
+            rt.place_worker_of(pool, shared);
         }
         match next {
             Next::Run => {
@@ -293,6 +311,10 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                         return;
                     }
                     continue;
+                }
+                if rt.spawner.is_starved() {
+                    // Another pool can have no thread because of the ceiling: this one, or one that is idle longer, leaves.
+                    pool.with(|p, drv| p.spare_one(drv));
                 }
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.

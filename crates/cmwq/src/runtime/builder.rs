@@ -3,7 +3,7 @@
 use super::live::Live;
 use super::wakes::Wakes;
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
-use crate::detect::{Detect, Detectors, Report, Reports};
+use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
 use crate::sys::fork::ForkStamp;
@@ -38,7 +38,7 @@ pub struct RuntimeBuilder {
     histograms: bool,
     factory: Option<ThreadFactory>,
     detectors: Detectors,
-    on_report: Option<Arc<dyn Fn(&Report) + Send + Sync>>,
+    on_report: Option<ReportHook>,
     watchdog: Duration,
     manual: Option<manual::Manual>,
     time: TimeSource,
@@ -82,8 +82,9 @@ impl RuntimeBuilder {
         }
     }
 
-    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; queueing never fails for
-    /// that. Rescuers, the spawner and the timer thread come on top.
+    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; idle workers leave for
+    /// pools that have none, so all get through as long as items end. Queueing never fails for that. Rescuers, the spawner
+    /// and the timer thread come on top.
     pub fn max_threads(mut self, n: usize) -> Self {
         self.max_threads = n;
         self
@@ -256,6 +257,7 @@ impl RuntimeBuilder {
             threads: Arc::new(AtomicUsize::new(0)),
             machine: ArcSwap::from_pointee(machine),
             pools: Mutex::new(HashMap::new()),
+            pools_made: AtomicU64::new(0),
             wqs: Mutex::new(Wqs::default()),
             spawner: Spawner::new(),
             detect: Detect::new(self.detectors, Reports::new(self.on_report), self.watchdog),

@@ -28,6 +28,7 @@ mod wakes;
 
 pub use builder::RuntimeBuilder;
 pub(crate) use machine::Machine;
+pub(crate) use placing::mask_words;
 pub use settings::{CpuMaskError, Placement};
 pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
@@ -38,6 +39,7 @@ use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
 use crate::sys::clock::Clock;
+use crate::sys::cpu;
 use crate::sys::fork::ForkStamp;
 use crate::sys::futex::Timeout;
 use crate::sys::thread::ThreadFactory;
@@ -105,6 +107,8 @@ pub(crate) struct RtInner {
     pub(crate) threads: Arc<AtomicUsize>,
     pub(crate) machine: ArcSwap<Machine>,
     pools: Mutex<HashMap<PoolKey, &'static RtPool>>,
+    /// Pools made so far.
+    pub(crate) pools_made: AtomicU64,
     wqs: Mutex<Wqs>,
     pub(crate) spawner: Spawner,
     pub(crate) detect: Detect,
@@ -238,6 +242,16 @@ impl Runtime {
 }
 
 impl RtInner {
+    /// The CPU that the calling thread runs on, which decides where what it queues goes. In a runtime driven by hand that of
+    /// the worker whose item runs, so that the machine has no part in it.
+    #[inline]
+    pub(crate) fn here(&self) -> usize {
+        match &self.manual {
+            None => cpu::current_cpu().unwrap_or(0) as usize,
+            Some(manual) => manual.cpu.load(Ordering::Relaxed),
+        }
+    }
+
     /// Keeps a warning for [`Runtime::warnings`].
     pub(crate) fn warn(&self, text: String) {
         let mut w = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);

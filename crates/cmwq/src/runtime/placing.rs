@@ -56,11 +56,32 @@ impl RtInner {
         machine
     }
 
+    /// [`place_worker`](Self::place_worker) for a worker of the pool; those who move it for a moment are told its mask.
+    pub(crate) fn place_worker_of(&self, pool: &RtPool, shared: &WorkerShared) -> Arc<Machine> {
+        let tid = shared.tid.load(Ordering::Relaxed);
+        let machine = self.place_worker(pool, tid);
+        if let Some(key) = pool.key_hint() {
+            let mask = wish(&key, &machine);
+            shared.place.remember(tid, &mask_words(&mask));
+        }
+        machine
+    }
+
+    /// The mask that the pool's workers have; none if the pool is not in use.
+    pub(crate) fn worker_mask(&self, pool: &RtPool) -> Option<CpuSet> {
+        Some(wish(&pool.key_hint()?, &self.machine.load()))
+    }
+
     /// After a new worker is known to its pool: places it again if the machine has changed since.
-    pub(crate) fn place_again_if_changed(&self, pool: &RtPool, tid: i32, then: &Arc<Machine>) {
+    pub(crate) fn place_again_if_changed(
+        &self,
+        pool: &RtPool,
+        shared: &WorkerShared,
+        then: &Arc<Machine>,
+    ) {
         let mut placed_for = Arc::clone(then);
         while !Arc::ptr_eq(&placed_for, &self.machine.load()) {
-            placed_for = self.place_worker(pool, tid);
+            placed_for = self.place_worker_of(pool, shared);
         }
     }
 
@@ -133,7 +154,7 @@ impl RtInner {
         for pool in self.pools() {
             for (_, shared) in own_workers(pool) {
                 if !shared.adopted.load(Ordering::Relaxed) {
-                    self.place_worker(pool, shared.tid.load(Ordering::Relaxed));
+                    self.place_worker_of(pool, &shared);
                 }
             }
         }
@@ -154,6 +175,7 @@ impl RtInner {
                 let tid = shared.tid.load(Ordering::Relaxed);
                 let busy_elsewhere = shared.widened.load(Ordering::Relaxed)
                     || shared.homed.load(Ordering::Relaxed)
+                    || shared.place.is_narrowed()
                     || shared.adopted.load(Ordering::Relaxed);
                 if busy_elsewhere || tid == 0 {
                     continue;
@@ -164,6 +186,7 @@ impl RtInner {
                     && Arc::ptr_eq(machine, &self.machine.load())
                     && !shared.widened.load(Ordering::Relaxed)
                     && !shared.homed.load(Ordering::Relaxed)
+                    && !shared.place.is_narrowed()
                     && mask_of(tid).is_some_and(|m| m != expected)
                     && own_workers(pool)
                         .iter()
@@ -216,7 +239,7 @@ pub(super) fn mask_of(tid: i32) -> Option<CpuSet> {
 }
 
 /// The mask as words for the system call.
-pub(super) fn mask_words(set: &CpuSet) -> Vec<u64> {
+pub(crate) fn mask_words(set: &CpuSet) -> Vec<u64> {
     let mut words = vec![0u64; set.last().map_or(0, |c| c / 64 + 1)];
     for cpu in set {
         words[cpu / 64] |= 1 << (cpu % 64);

@@ -149,6 +149,15 @@ impl RtInner {
         }
     }
 
+    /// The ceiling on threads is reached and `pool` needs a worker: an idle one of another pool is told to leave.
+    pub(crate) fn spare_a_thread(&self, pool: &RtPool) {
+        for other in self.pools() {
+            if !std::ptr::eq(other, pool) && other.with(|p, drv| p.spare_one(drv)) {
+                return;
+            }
+        }
+    }
+
     /// A worker is wanted.
     pub(crate) fn request_worker(self: &Arc<Self>, pool: &'static RtPool, reason: BirthReason) {
         match &self.manual {

@@ -5,7 +5,6 @@ use crate::current;
 use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
-use crate::sys::cpu;
 use cmwq_policy::pool::{Enqueue, Refused, Time};
 use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
 use std::sync::Arc;
@@ -118,7 +117,7 @@ impl WqInner {
         before: Word,
         place: Place,
     ) -> Result<(), QueueError> {
-        let here = cpu::current_cpu().unwrap_or(0) as usize;
+        let here = self.rt.here();
         let target = match place {
             Place::Here => here,
             Place::Cpu(cpu) => cpu,

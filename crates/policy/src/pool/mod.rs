@@ -309,6 +309,12 @@ impl<T: Token, W> Pool<T, W> {
         self.entries.get(self.worklist.head()).map(|e| e.active_at)
     }
 
+    /// Whether as many workers run as may: none of the pool's own will start what waits before another is done.
+    #[inline]
+    pub fn is_saturated(&self) -> bool {
+        self.counts.running + self.counts.waking >= self.limit_now()
+    }
+
     /// The entries on the worklist, first to last.
     pub fn worklist(&self) -> impl Iterator<Item = &Entry<T>> {
         self.entries.ids(&self.worklist).map(|id| &self.entries[id])

@@ -229,6 +229,22 @@ impl<T: Token, W> Pool<T, W> {
         self.manage.creation_failed(now);
     }
 
+    /// What stood in the way of making a worker is gone: the cooldown ends.
+    pub fn may_create_again<D: Driver<W>>(&mut self, now: Time, drv: &mut D) {
+        self.no_create_before = 0;
+        self.kick(now, drv);
+    }
+
+    /// Tells the longest idle worker to leave, for the sake of a pool that may have none otherwise. False if none is idle or
+    /// items wait here.
+    pub fn spare_one<D: Driver<W>>(&mut self, drv: &mut D) -> bool {
+        if self.idle.is_empty() || !self.worklist.is_empty() {
+            return false;
+        }
+        self.dismiss(self.idle.tail(), drv);
+        true
+    }
+
     /// When the next attempt to make a worker may be made; 0 if at once.
     pub fn no_create_before(&self) -> Time {
         self.no_create_before
