@@ -138,10 +138,11 @@ impl Inner {
         self.workers[i] = Some(Arc::clone(shared));
     }
 
-    /// The worker has left; the policy may have given its id to another one already.
+    /// The worker has left; the policy may have given its id to another one already, or the pool may be over.
     pub(crate) fn unseat(&mut self, id: WorkerId, shared: &Arc<WorkerShared>) {
-        let seat = &mut self.workers[id as usize];
-        if seat.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared)) {
+        if let Some(seat) = self.workers.get_mut(id as usize)
+            && seat.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared))
+        {
             *seat = None;
         }
     }
