@@ -4,7 +4,7 @@ use super::slot::SlotShared;
 use super::table::{self, Table};
 use super::{PwqLink, WorkqueueKind, WqInner};
 use crate::error::AttrsError;
-use crate::pool::run_todo;
+use crate::pool::{PoolKey, run_todo};
 use cmwq_policy::limits;
 use cmwq_topology::{AffinityScope, CpuSet};
 use std::sync::Arc;
@@ -199,7 +199,8 @@ impl WqInner {
         let mut retired = Vec::new();
         let mut kept = 0;
         for link in old.existing() {
-            match new.keys.iter().position(|k| *k == link.key) {
+            let same = |k: &PoolKey| *k == link.key && link.localize == state.attrs.localize;
+            match new.keys.iter().position(same) {
                 Some(i) => {
                     new.set(i, link);
                     kept += 1;
