@@ -77,6 +77,7 @@ pub(crate) fn count_panic() {
     if let Some(f) = FRAME.try_with(Cell::get).ok().flatten() {
         // SAFETY: a running frame's link is alive, see `run_item`.
         unsafe { &(*f.link).wq }.note_panic();
+        crate::control::probe::note_panic();
     }
 }
 

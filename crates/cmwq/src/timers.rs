@@ -46,6 +46,7 @@ impl State {
     fn take(&mut self, id: u32) -> Option<Armed> {
         let armed = self.armed.get_mut(id as usize)?.take()?;
         self.wheel.cancel(armed.timer);
+        armed.wq.records.note_disarmed();
         self.free.push(id);
         Some(armed)
     }
@@ -138,6 +139,7 @@ impl Timers {
             timer,
             dropped,
         });
+        wq.records.note_armed();
         // SAFETY: the timer's reference keeps the item alive.
         unsafe { item.header() }.set_word(before.grabbed().armed(id));
         drop(state);
@@ -197,6 +199,7 @@ impl Timers {
                 .advance(now, BUDGET, |_, id| {
                     if let Some(a) = armed[id as usize].take() {
                         free.push(id);
+                        a.wq.records.note_disarmed();
                         // SAFETY: as in `fire_now`.
                         unsafe { a.item.header() }.set_word(a.before.grabbed());
                         due.push(a);
@@ -267,6 +270,12 @@ impl Timers {
                 rt.timers_failed(&e);
             }
         }
+    }
+
+    /// Whether the timer thread exists.
+    pub(crate) fn has_thread(&self) -> bool {
+        // Ordering: Acquire, as in `nudge`.
+        self.alive.load(Ordering::Acquire)
     }
 
     /// Whether items are armed and no thread looks after them.

@@ -219,7 +219,10 @@ impl Work {
         }
         match grab_idle(self.header()) {
             Ok(before) => self.queue_grabbed(wq, before, place).map(|()| Queued::New),
-            Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
+            Err(seen) if seen.is_pending() => {
+                wq.records.note_already_pending();
+                Ok(Queued::AlreadyPending)
+            }
             Err(seen) => Err(self.disabled(wq, seen)),
         }
     }

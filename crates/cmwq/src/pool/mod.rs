@@ -26,7 +26,7 @@ use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
+use cmwq_policy::pool::{DeathReason, Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -100,6 +100,9 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pools the runtime had made before.
     pub(crate) serial: u64,
+    /// Workers that came, by `BirthReason`, and went, by `DeathReason`.
+    pub(crate) births: [u64; 6],
+    pub(crate) deaths: [u64; 4],
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
     /// Who looks after the pool.
@@ -121,6 +124,8 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 serial: 0,
+                births: [0; 6],
+                deaths: [0; 4],
                 users: 0,
                 watched: Watched::default(),
             }),
@@ -244,22 +249,37 @@ impl RtPool {
         f(&mut self.inner.lock())
     }
 
-    /// The policy does not know this worker any more: forget what others may touch of it. True if the pool ends or has ended.
+    /// The policy does not know this worker any more: forget what others may touch of it. Says why it left.
     ///
     /// Since the worker left, the policy may have given its id to another one, and the pool may have been torn down, even set
     /// up for another use.
-    pub(crate) fn forget_worker(&self, id: WorkerId, shared: &Arc<WorkerShared>) -> bool {
-        self.inspect(|inner| {
-            match inner.workers.get_mut(id as usize) {
-                Some(place) if place.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared)) => {
-                    *place = None;
-                    inner.policy.is_closing()
-                }
-                // Another one has the id: the pool goes on.
-                Some(Some(_)) => false,
-                _ => true,
+    pub(crate) fn forget_worker(&self, id: WorkerId, shared: &Arc<WorkerShared>) -> DeathReason {
+        self.inspect(|inner| match inner.workers.get(id as usize) {
+            Some(Some(w)) if Arc::ptr_eq(w, shared) => {
+                inner.workers[id as usize] = None;
+                let why = if inner.policy.is_closing() {
+                    DeathReason::Shutdown
+                } else {
+                    DeathReason::Culled
+                };
+                inner.deaths[why as usize] += 1;
+                why
             }
+            // Another one has the id: the pool goes on.
+            Some(Some(_)) => DeathReason::Culled,
+            _ => DeathReason::Shutdown,
         })
+    }
+
+    /// As [`forget_worker`](Self::forget_worker), for one that was attached for a while.
+    pub(crate) fn forget_guest(&self, id: WorkerId, shared: &Arc<WorkerShared>) {
+        self.inspect(|inner| {
+            if let Some(place) = inner.workers.get_mut(id as usize)
+                && place.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared))
+            {
+                *place = None;
+            }
+        });
     }
 
     /// The key, if the pool is in use.
@@ -308,6 +328,8 @@ impl RtPool {
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.serial = rt.pools_made.fetch_add(1, Ordering::Relaxed);
+            inner.births = [0; 6];
+            inner.deaths = [0; 4];
             inner.users = 1;
             inner.watched = Watched::default();
         });

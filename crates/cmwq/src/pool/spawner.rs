@@ -258,7 +258,7 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
         (rt.factory)(
             &spec,
             Box::new(move || {
-                worker_main(pool, &own);
+                worker_main(pool, &own, reason);
                 drop(ticket);
                 if !own.fork.is_stale() {
                     own.spawner.thread_left();

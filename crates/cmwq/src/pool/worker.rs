@@ -2,14 +2,15 @@
 
 use super::batch::BatchWord;
 use super::{RtPool, link_of, run_todo};
+use crate::control::{cpu_time, probe, words};
 use crate::current::{self, WorkerContext};
 use crate::detect::{Evidence, PlaceWords};
 use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{DeathReason, Here, Next, Taken, Time};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use cmwq_policy::pool::{BirthReason, DeathReason, Here, Next, Taken, Time};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
@@ -20,6 +21,8 @@ pub(crate) struct WorkerShared {
     pub(crate) tid: AtomicI32,
     /// What the running item calls itself, for dumps.
     description: Mutex<String>,
+    /// CPU time of the thread when it last looked, ns.
+    pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
     /// How others find out whether it is blocked.
@@ -54,6 +57,7 @@ impl WorkerShared {
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
+            cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
             evidence: Evidence::default(),
             poked: AtomicU32::new(0),
@@ -75,6 +79,7 @@ impl WorkerShared {
     pub(crate) fn give_back(self: Arc<Self>) {
         self.tid.store(0, Ordering::Relaxed);
         self.evidence.forget();
+        self.cpu_time.store(0, Ordering::Relaxed);
         self.away.store(false, Ordering::Relaxed);
         self.poked.store(0, Ordering::Relaxed);
         self.place.forget();
@@ -168,7 +173,7 @@ impl WorkerShared {
 }
 
 /// The body of a worker thread: joins the pool, works, leaves.
-pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
+pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthReason) {
     let shared = WorkerShared::obtain();
     let tid = cpu::gettid();
     shared.tid.store(tid, Ordering::Relaxed);
@@ -189,8 +194,10 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
             inner.workers.resize_with(i + 1, || None);
         }
         inner.workers[i] = Some(Arc::clone(&shared));
+        inner.births[why as usize] += 1;
         (id, inner.policy.counts().own())
     });
+    probe::worker_lives(rt, pool, tid, true, words::birth(why));
     if own > 2 {
         rt.detect.may_cull(rt, pool);
     }
@@ -229,15 +236,20 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
             cpu: on,
             in_pod: pod.contains(on as usize),
         };
-        let next = pool.step(&mut todo, |p, drv| {
+        let (next, at) = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
             pool.visited(now);
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
             }
-            next
+            (next, now)
         });
+        match batch.first() {
+            // SAFETY: the entry is ours until it is counted out.
+            Some(first) => cpu_time::run(&unsafe { link_of(first.tag) }.wq.records.cpu_time, at),
+            None => cpu_time::pause(at),
+        }
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
@@ -271,11 +283,15 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                 }
             }
             Next::Exit => {
-                rt.note_death(if pool.forget_worker(*worker, shared) {
-                    DeathReason::Shutdown
-                } else {
-                    DeathReason::Culled
-                });
+                let why = pool.forget_worker(*worker, shared);
+                rt.note_death(why);
+                probe::worker_lives(
+                    rt,
+                    pool,
+                    shared.tid.load(Ordering::Relaxed),
+                    false,
+                    words::death(why),
+                );
                 return;
             }
         }
@@ -294,6 +310,10 @@ fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &Worke
         let Some(i) = shared.batch.claim(now) else {
             return;
         };
+        if batch[i].tag != batch[i - 1].tag {
+            // SAFETY: the entry is ours until it is counted out.
+            cpu_time::run(&unsafe { link_of(batch[i].tag) }.wq.records.cpu_time, now);
+        }
         // SAFETY: as above.
         unsafe { shared.about_to_run(batch[i].item) };
         run_one(&batch[i]);
@@ -306,6 +326,14 @@ pub(crate) fn run_one(t: &Taken<crate::item::ItemPtr>) {
     // SAFETY: the entry is ours until it is counted out, which this thread does or allows only after the item ended.
     let link = unsafe { link_of(t.tag) };
     link.wq.started_one();
+    // SAFETY: the queue's side, which we are, holds the item.
+    let named = unsafe { probe::name(t.item) };
+    if let Some(named) = named {
+        probe::execute_start(named, link, t.entry);
+    }
     // SAFETY: the policy gave the item to this thread alone, and it was queued.
     unsafe { current::run_item(t.item, link) };
+    if let Some(named) = named {
+        probe::execute_end(named, link);
+    }
 }

@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) topology: Arc<Topology>,
+    /// What the process may use of it, as it was read.
+    pub(crate) process: ProcessCpus,
     /// The global unbound mask.
     pub(crate) global: CpuSet,
     /// CPUs that are online and that the process may run on.
@@ -49,6 +51,7 @@ impl Machine {
                 .as_ref()
                 .map(cmwq_topology::Quota::cpus_rounded_up),
             topology,
+            process: process.clone(),
             global,
             usable,
             nodes,

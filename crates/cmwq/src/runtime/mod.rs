@@ -23,6 +23,7 @@ pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 
 use crate::completion::Completion;
+use crate::control::Records;
 use crate::current;
 use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
@@ -88,7 +89,7 @@ pub(crate) struct RtInner {
     pub(crate) stack_size: Option<usize>,
     pub(crate) thread_name: String,
     pub(crate) hooks: Hooks,
-    pub(crate) max_threads: usize,
+    pub(crate) max_threads: AtomicUsize,
     pub(crate) power_efficient: bool,
     pub(crate) idle_timeout: Duration,
     pub(crate) histograms: bool,
@@ -105,8 +106,9 @@ pub(crate) struct RtInner {
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
-    births: [AtomicU64; 6],
-    deaths: [AtomicU64; 4],
+    pub(crate) births: [AtomicU64; 6],
+    pub(crate) deaths: [AtomicU64; 4],
+    pub(crate) records: Records,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
 }
