@@ -305,24 +305,26 @@ impl RtPool {
         f(&mut self.inner.lock())
     }
 
-    /// One of the pool's own workers has left: forget what others may touch of it, and count it out. True if the pool ends or has ended.
+    /// One of the pool's own workers has left: forget what others may touch of it, and count it out. Says why it left.
     ///
     /// Since the worker left, the policy may have given its id to another one, and the pool may have been torn down, even set
     /// up for another use.
-    pub(crate) fn forget_worker(&self, id: WorkerId, shared: &Arc<WorkerShared>) -> bool {
+    pub(crate) fn forget_worker(&self, id: WorkerId, shared: &Arc<WorkerShared>) -> DeathReason {
         self.inspect(|inner| {
             if inner.unseat(id, shared) {
-                let closing = inner.policy.is_closing();
-                let why = if closing {
+                let why = if inner.policy.is_closing() {
                     DeathReason::Shutdown
                 } else {
                     DeathReason::Culled
                 };
                 inner.deaths[why as usize] += 1;
-                return closing;
+                return why;
             }
-            // If another one has the id, the pool goes on.
-            inner.workers.get(id as usize).is_none_or(Option::is_none)
+            match inner.workers.get(id as usize) {
+                // Another one has the id: the pool goes on.
+                Some(Some(_)) => DeathReason::Culled,
+                _ => DeathReason::Shutdown,
+            }
         })
     }
 

@@ -9,7 +9,7 @@ use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{BirthReason, DeathReason, Here, Next, Taken, Time};
+use cmwq_policy::pool::{BirthReason, Here, Next, Taken, Time};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -365,11 +365,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                 }
             }
             Next::Exit => {
-                let why = if pool.forget_worker(*worker, shared) {
-                    DeathReason::Shutdown
-                } else {
-                    DeathReason::Culled
-                };
+                let why = pool.forget_worker(*worker, shared);
                 rt.note_death(why);
                 probe::worker_lives(
                     rt,
