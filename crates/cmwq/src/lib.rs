@@ -51,6 +51,7 @@
 
 mod blocking;
 mod completion;
+pub mod control;
 mod current;
 mod delayed;
 mod detect;

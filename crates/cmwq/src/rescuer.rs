@@ -1,6 +1,7 @@
 //! A guaranteed queue's rescuer: a thread made with the queue, which runs the queue's items one at a time in pools that need a
 //! worker and cannot get one.
 
+use crate::control::cpu_time;
 use crate::current::{self, WorkerContext};
 use crate::pool::{WorkerShared, worker::run_one};
 use crate::sys::cpu;
@@ -149,18 +150,22 @@ impl Rescuer {
                 let took = p.next_attached(id, Some(pwq), here, now, &mut batch, drv);
                 if took {
                     self.shared.batch.publish(batch.len(), now);
+                    cpu_time::run(&link.wq.records.cpu_time, now);
                 }
                 took
             });
             if !took {
                 break;
             }
+            // SAFETY: the item was queued, and we have claimed it.
+            unsafe { self.shared.about_to_run(batch[0].item) };
             run_one(&batch[0]);
             done += 1;
         }
         pool.with(|p, drv| {
             let now = drv.now();
             p.detach(id, now, drv);
+            cpu_time::pause(now);
         });
         pool.inspect(|inner| inner.unseat(id, &self.shared));
         current::leave();

@@ -6,6 +6,8 @@
 
 use super::{RtPool, WorkerShared, link_arc, link_of};
 use crate::completion::Completion;
+use crate::control::probe::{self, Named};
+use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::sys::parker::WakeToken;
 use crate::workqueue::PwqLink;
@@ -32,6 +34,8 @@ pub(crate) enum Todo {
     Drained(Arc<PwqLink>),
     /// The rescuer is wanted for the pwq.
     Mayday(Arc<PwqLink>),
+    /// An item became active, and somebody wants to know.
+    Activated(Named, Arc<PwqLink>),
     /// Items of the pwq have waited too long for their pod: call a helper.
     Offer(Arc<PwqLink>),
 }
@@ -111,6 +115,16 @@ impl<'a> Driver<'a> {
         self.todo.push(Todo::Offer(link));
     }
 
+    #[cold]
+    fn note_activated(&mut self, item: u64, pwq: PwqTag) {
+        // SAFETY: the item is queued and the pool's lock is held, so the queue's side holds it.
+        let named = ItemPtr::from_mark(item).and_then(|item| unsafe { probe::name(item) });
+        if let Some(named) = named {
+            let link = self.link(pwq);
+            self.todo.push(Todo::Activated(named, link));
+        }
+    }
+
     fn worker(&self, w: WorkerId) -> Option<&WorkerShared> {
         self.workers.get(w as usize).and_then(Option::as_deref)
     }
@@ -179,6 +193,13 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
     fn mayday(&mut self, pwq: PwqTag) {
         let link = self.link(pwq);
         self.todo.push(Todo::Mayday(link));
+    }
+
+    #[inline]
+    fn activated(&mut self, item: u64, pwq: PwqTag) {
+        if probe::on() {
+            self.note_activated(item, pwq);
+        }
     }
 
     #[inline]
@@ -281,7 +302,11 @@ fn perform(step: Todo, todo: &mut Vec<Todo>) {
         }
         Todo::Flushed(link, colour) => link.wq.flushed(colour),
         Todo::Drained(link) => link.wq.release_link(&link, todo),
-        Todo::Mayday(link) => link.wq.call_rescuer(&link),
+        Todo::Mayday(link) => {
+            probe::mayday(&link.wq, link.pool.id);
+            link.wq.call_rescuer(&link);
+        }
+        Todo::Activated(named, link) => probe::activate_work(named, &link.wq),
         Todo::Offer(link) => link.wq.call_helper(&link, todo),
     }
 }

@@ -32,7 +32,7 @@ use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
+use cmwq_policy::pool::{DeathReason, Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -118,6 +118,9 @@ pub(crate) struct Inner {
     pub(crate) time: TimeSource,
     /// How many pools the runtime had made before.
     pub(crate) serial: u64,
+    /// Workers that came, by `BirthReason`, and went, by `DeathReason`.
+    pub(crate) births: [u64; 7],
+    pub(crate) deaths: [u64; 4],
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
     /// Who looks after the pool.
@@ -138,12 +141,14 @@ impl Inner {
         self.workers[i] = Some(Arc::clone(shared));
     }
 
-    /// The worker has left; the policy may have given its id to another one already, or the pool may be over.
-    pub(crate) fn unseat(&mut self, id: WorkerId, shared: &Arc<WorkerShared>) {
-        if let Some(seat) = self.workers.get_mut(id as usize)
-            && seat.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared))
-        {
-            *seat = None;
+    /// The worker has left. False if the policy has given its id to another one already, or the pool is over.
+    pub(crate) fn unseat(&mut self, id: WorkerId, shared: &Arc<WorkerShared>) -> bool {
+        match self.workers.get_mut(id as usize) {
+            Some(seat) if seat.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared)) => {
+                *seat = None;
+                true
+            }
+            _ => false,
         }
     }
 }
@@ -164,6 +169,8 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 serial: 0,
+                births: [0; 7],
+                deaths: [0; 4],
                 users: 0,
                 open: false,
                 home: None,
@@ -298,6 +305,27 @@ impl RtPool {
         f(&mut self.inner.lock())
     }
 
+    /// One of the pool's own workers has left: forget what others may touch of it, and count it out. True if the pool ends or has ended.
+    ///
+    /// Since the worker left, the policy may have given its id to another one, and the pool may have been torn down, even set
+    /// up for another use.
+    pub(crate) fn forget_worker(&self, id: WorkerId, shared: &Arc<WorkerShared>) -> bool {
+        self.inspect(|inner| {
+            if inner.unseat(id, shared) {
+                let closing = inner.policy.is_closing();
+                let why = if closing {
+                    DeathReason::Shutdown
+                } else {
+                    DeathReason::Culled
+                };
+                inner.deaths[why as usize] += 1;
+                return closing;
+            }
+            // If another one has the id, the pool goes on.
+            inner.workers.get(id as usize).is_none_or(Option::is_none)
+        })
+    }
+
     /// The key, if the pool is in use.
     pub(crate) fn key_hint(&self) -> Option<PoolKey> {
         self.inspect(|inner| inner.key.clone())
@@ -352,6 +380,8 @@ impl RtPool {
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.serial = rt.pools_made.fetch_add(1, Ordering::Relaxed);
+            inner.births = [0; 7];
+            inner.deaths = [0; 4];
             inner.users = 1;
             inner.watched = Watched::default();
         });

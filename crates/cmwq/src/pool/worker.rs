@@ -2,13 +2,14 @@
 
 use super::batch::BatchWord;
 use super::{RtPool, helper, link_of, run_todo};
+use crate::control::{cpu_time, probe, words};
 use crate::current::{self, WorkerContext};
 use crate::detect::{Evidence, PlaceWords};
 use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{DeathReason, Here, Next, Taken, Time};
+use cmwq_policy::pool::{BirthReason, DeathReason, Here, Next, Taken, Time};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,10 @@ pub(crate) struct WorkerShared {
     pub(crate) tid: AtomicI32,
     /// What the running item calls itself, for dumps.
     description: Mutex<String>,
+    /// That item is still the one that runs.
+    described: AtomicBool,
+    /// CPU time of the thread when it last looked, ns.
+    pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
     /// When it was woken last, 0 if that is not to be measured.
@@ -69,6 +74,8 @@ impl WorkerShared {
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
+            described: AtomicBool::new(false),
+            cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
             woken_at: AtomicU64::new(0),
             slept_on: AtomicU32::new(u32::MAX),
@@ -95,6 +102,7 @@ impl WorkerShared {
     pub(crate) fn give_back(self: Arc<Self>) {
         self.tid.store(0, Ordering::Relaxed);
         self.evidence.forget();
+        self.cpu_time.store(0, Ordering::Relaxed);
         self.away.store(false, Ordering::Relaxed);
         self.poked.store(0, Ordering::Relaxed);
         self.slept_on.store(u32::MAX, Ordering::Relaxed);
@@ -152,6 +160,9 @@ impl WorkerShared {
                 self.name_key.store(key, Ordering::Relaxed);
             }
         }
+        if self.described.load(Ordering::Relaxed) {
+            self.described.store(false, Ordering::Relaxed);
+        }
         self.kind
             .store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
     }
@@ -195,10 +206,14 @@ impl WorkerShared {
             .unwrap_or_else(PoisonError::into_inner);
         d.clear();
         d.push_str(&text[..end]);
+        self.described.store(true, Ordering::Relaxed);
     }
 
     /// The description; kept until the next item starts or sets another.
     pub(crate) fn description(&self) -> String {
+        if !self.described.load(Ordering::Relaxed) {
+            return String::new();
+        }
         self.description
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -207,7 +222,7 @@ impl WorkerShared {
 }
 
 /// The body of a worker thread: joins the pool, works, leaves.
-pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
+pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthReason) {
     let shared = WorkerShared::obtain();
     let tid = cpu::gettid();
     shared.tid.store(tid, Ordering::Relaxed);
@@ -219,8 +234,10 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
     let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
         inner.seat(id, &shared);
+        inner.births[why as usize] += 1;
         (id, inner.policy.counts().own())
     });
+    probe::worker_lives(rt, pool, tid, true, words::birth(why));
     rt.place_again_if_changed(pool, &shared, &placed_for);
     rt.live.stir();
     if own > 2 {
@@ -268,7 +285,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         let homed = shared.homed.load(Ordering::Relaxed);
         let mut looked_at = 0;
         let mut lone = false;
-        let next = pool.step(&mut todo, |p, drv| {
+        let (next, at) = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
             looked_at = now;
             if widened {
@@ -283,8 +300,13 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                     p.count_repatriated(*worker);
                 }
             }
-            next
+            (next, now)
         });
+        match batch.first() {
+            // SAFETY: the entry is ours until it is counted out.
+            Some(first) => cpu_time::run(&unsafe { link_of(first.tag) }.wq.records.cpu_time, at),
+            None => cpu_time::pause(at),
+        }
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
@@ -343,12 +365,19 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                 }
             }
             Next::Exit => {
-                rt.note_death(if pool.inspect(|inner| inner.policy.is_closing()) {
+                let why = if pool.forget_worker(*worker, shared) {
                     DeathReason::Shutdown
                 } else {
                     DeathReason::Culled
-                });
-                pool.inspect(|inner| inner.unseat(*worker, shared));
+                };
+                rt.note_death(why);
+                probe::worker_lives(
+                    rt,
+                    pool,
+                    shared.tid.load(Ordering::Relaxed),
+                    false,
+                    words::death(why),
+                );
                 return;
             }
         }
@@ -367,6 +396,10 @@ fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &Worke
         let Some(i) = shared.batch.claim(now) else {
             return;
         };
+        if batch[i].tag != batch[i - 1].tag {
+            // SAFETY: the entry is ours until it is counted out.
+            cpu_time::run(&unsafe { link_of(batch[i].tag) }.wq.records.cpu_time, now);
+        }
         // SAFETY: as above.
         unsafe { shared.about_to_run(batch[i].item) };
         run_one(&batch[i]);
@@ -379,6 +412,14 @@ pub(crate) fn run_one(t: &Taken<crate::item::ItemPtr>) {
     // SAFETY: the entry is ours until it is counted out, which this thread does or allows only after the item ended.
     let link = unsafe { link_of(t.tag) };
     link.wq.started_one();
+    // SAFETY: the queue's side, which we are, holds the item.
+    let named = unsafe { probe::name(t.item) };
+    if let Some(named) = named {
+        probe::execute_start(named, link, t.entry);
+    }
     // SAFETY: the policy gave the item to this thread alone, and it was queued.
     unsafe { current::run_item(t.item, link) };
+    if let Some(named) = named {
+        probe::execute_end(named, link);
+    }
 }

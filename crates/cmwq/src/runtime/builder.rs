@@ -3,6 +3,7 @@
 use super::live::Live;
 use super::wakes::Wakes;
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
+use crate::control::Records;
 use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
@@ -250,7 +251,7 @@ impl RuntimeBuilder {
             stack_size: self.stack_size,
             thread_name: self.thread_name,
             hooks: self.hooks,
-            max_threads: self.max_threads,
+            max_threads: AtomicUsize::new(self.max_threads),
             power_efficient: self.power_efficient,
             idle_timeout: self.idle_timeout,
             histograms: self.histograms,
@@ -266,6 +267,7 @@ impl RuntimeBuilder {
             manual: self.manual,
             births: std::array::from_fn(|_| AtomicU64::new(0)),
             deaths: std::array::from_fn(|_| AtomicU64::new(0)),
+            records: Records::new(),
             misplaced: AtomicU64::new(0),
             adopted: AtomicU64::new(0),
             changes: AtomicU64::new(0),

@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) topology: Arc<Topology>,
+    /// What the process may use of it, as it was read.
+    pub(crate) process: ProcessCpus,
     /// The global unbound mask.
     pub(crate) global: CpuSet,
     /// The global unbound mask that somebody asked for.
@@ -70,6 +72,7 @@ impl Machine {
         let possible = self.topology.possible();
         Machine {
             topology: Arc::clone(&self.topology),
+            process: self.process.clone(),
             global: global_of(&self.topology, requested.as_ref(), self.affinity.as_ref()),
             requested: requested.map(|r| r.intersection(possible)),
             usable: self.usable.clone(),
@@ -125,6 +128,7 @@ impl Machine {
                 .as_ref()
                 .map(cmwq_topology::Quota::cpus_rounded_up),
             topology,
+            process: process.clone(),
             nodes,
             default_scope,
             pods: Default::default(),

@@ -34,6 +34,7 @@ pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 
 use crate::completion::Completion;
+use crate::control::Records;
 use crate::current;
 use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
@@ -99,7 +100,7 @@ pub(crate) struct RtInner {
     pub(crate) stack_size: Option<usize>,
     pub(crate) thread_name: String,
     pub(crate) hooks: Hooks,
-    pub(crate) max_threads: usize,
+    pub(crate) max_threads: AtomicUsize,
     pub(crate) power_efficient: bool,
     pub(crate) idle_timeout: Duration,
     pub(crate) histograms: bool,
@@ -116,8 +117,9 @@ pub(crate) struct RtInner {
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
-    births: [AtomicU64; 7],
-    deaths: [AtomicU64; 4],
+    pub(crate) births: [AtomicU64; 7],
+    pub(crate) deaths: [AtomicU64; 4],
+    pub(crate) records: Records,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
     /// Threads whose CPU mask somebody else has set.
@@ -365,10 +367,11 @@ impl RtInner {
         (self.spawner.is_needed() && !self.spawner.is_alive()) || self.timers.is_helpless()
     }
 
-    pub(crate) fn timers_failed(&self, e: &crate::sys::thread::SpawnError) {
-        self.warn(format!(
-            "the timer thread could not be made: {e}; waiters fire timers meanwhile"
+    pub(crate) fn timers_failed(self: &Arc<Self>, e: &crate::sys::thread::SpawnError) {
+        self.warn_once(format!(
+            "the timer thread could not be made: {e}; it is tried again every second, and waiters fire timers meanwhile"
         ));
+        self.spawner.retry_timers(self);
     }
 
     /// Calls the start or stop hook on a worker thread; a panic of the hook ends there.

@@ -99,8 +99,21 @@ impl RtInner {
             },
             histograms: self.histograms,
             hog_extra: cpus,
-            hog_ns: self.detect.hog_ns,
+            hog_ns: self.detect.hog_ns.load(Ordering::Relaxed),
+            fairness_ns: self.records.fairness_ns.load(Ordering::Relaxed),
             ..PoolConfig::default()
+        }
+    }
+
+    /// Puts a changed tunable in force in all pools.
+    pub(crate) fn reconfigure(&self, change: impl Fn(&mut PoolConfig)) {
+        for pool in self.pools() {
+            pool.with(|p, drv| {
+                let mut config = *p.config();
+                change(&mut config);
+                let now = drv.now();
+                p.configure(config, now, drv);
+            });
         }
     }
 
@@ -207,6 +220,7 @@ impl RtInner {
         let now = self.time.now();
         pool.inspect(|inner| inner.policy.creation_failed(now));
         pool.try_tear_down();
+        self.records.note_failure(e);
         self.warn_once(format!("a worker thread could not be made: {e}"));
     }
 
@@ -217,13 +231,16 @@ impl RtInner {
 
     /// Counts one more thread in, unless the ceiling is reached.
     pub(crate) fn admit_thread(&self) -> Result<ThreadTicket, SpawnError> {
-        let max = self.max_threads;
+        let max = self.max_threads.load(Ordering::Relaxed);
         // Ordering: Acquire pairs with the Release of the ticket's drop.
         self.threads
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| {
                 (n < max).then_some(n + 1)
             })
-            .map(|_| ThreadTicket(Arc::clone(&self.threads)))
+            .map(|before| {
+                self.records.note_threads(before + 1);
+                ThreadTicket(Arc::clone(&self.threads))
+            })
             .map_err(|_| SpawnError::Ceiling)
     }
 

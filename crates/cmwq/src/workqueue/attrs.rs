@@ -138,8 +138,21 @@ pub(super) struct Retired {
 impl WqInner {
     /// Applies attributes: all or nothing; see [`super::Workqueue::apply_attrs`].
     pub(crate) fn apply_attrs(self: &Arc<Self>, attrs: Attrs) -> Result<AttrsChange, AttrsError> {
+        let done = self.apply_attrs_if(None, attrs)?;
+        Ok(done.expect("without a condition it is done"))
+    }
+
+    /// None if the attributes are not `only_if` any more.
+    fn apply_attrs_if(
+        self: &Arc<Self>,
+        only_if: Option<&Attrs>,
+        attrs: Attrs,
+    ) -> Result<Option<AttrsChange>, AttrsError> {
         self.check_attrs(&attrs)?;
         let mut state = self.lock();
+        if only_if.is_some_and(|a| *a != state.attrs) {
+            return Ok(None);
+        }
         if self.is_closed() {
             return Err(AttrsError::Closed {
                 wq: self.name().clone(),
@@ -150,7 +163,22 @@ impl WqInner {
         drop(state);
         self.settle_limits();
         WqInner::retire(retired.links);
-        Ok(change)
+        Ok(Some(change))
+    }
+
+    /// Changes some attributes and leaves the others as they are at that moment; else as `apply_attrs`.
+    pub(crate) fn change_attrs(
+        self: &Arc<Self>,
+        change: impl Fn(&mut Attrs),
+    ) -> Result<AttrsChange, AttrsError> {
+        loop {
+            let before = self.lock().attrs.clone();
+            let mut after = before.clone();
+            change(&mut after);
+            if let Some(done) = self.apply_attrs_if(Some(&before), after)? {
+                return Ok(done);
+            }
+        }
     }
 
     pub(crate) fn check_attrs(&self, attrs: &Attrs) -> Result<(), AttrsError> {

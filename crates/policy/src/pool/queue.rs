@@ -89,10 +89,15 @@ impl<T: Token, W> Pool<T, W> {
         });
         if active {
             pwq.active += 1;
+            pwq.note_peaks();
+            drv.activated(q.item.mark(), pwq.tag);
             self.push_worklist(id, now);
             self.kick(now, drv);
         } else {
             self.entries.push_back(&mut self.pwqs[q.pwq].inactive, id);
+            let pwq = &mut self.pwqs[q.pwq];
+            pwq.counters.throttled += 1;
+            pwq.note_peaks();
             self.ask_if_needed(q.pwq, drv);
         }
         Ok(id)
@@ -116,6 +121,8 @@ impl<T: Token, W> Pool<T, W> {
             }
             let e = self.entries.pop_front(&mut pwq.inactive);
             pwq.active += 1;
+            pwq.note_peaks();
+            drv.activated(self.entries[e].item.mark(), pwq.tag);
             self.entries[e].place = Place::Worklist;
             self.entries[e].active_at = now;
             self.push_worklist(e, now);

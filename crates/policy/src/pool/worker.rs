@@ -343,8 +343,9 @@ impl<T: Token, W> Pool<T, W> {
             return true;
         }
         let head = self.worklist.head();
-        self.worklist.len() as u64 * self.average_run_ns >= WAKE_COST_NS * at_work
-            || now.saturating_sub(self.entries[head].queued_at) >= WAKE_COST_NS
+        let cost = self.config.wake_cost_ns;
+        self.worklist.len() as u64 * self.average_run_ns >= cost * at_work
+            || now.saturating_sub(self.entries[head].active_at) >= cost
     }
 
     /// Wakes the most recently idle worker, or asks for a new one, if one more is needed and pays. One is on its way at a time: it

@@ -1,0 +1,22 @@
+//! `cmwq bench`: one module a subcommand, and what they share.
+
+mod crypt;
+mod host;
+mod output;
+mod progress;
+mod setting;
+mod way;
+
+/// The subcommands of `cmwq bench`.
+#[derive(clap::Subcommand)]
+pub(crate) enum Bench {
+    Crypt(crypt::Args),
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self {
+            Bench::Crypt(args) => args.run(),
+        }
+    }
+}
