@@ -270,8 +270,9 @@ impl RtInner {
             return false;
         }
         self.machine.store(Arc::new(new));
-        self.changes.fetch_add(1, Ordering::Relaxed);
         self.machine_changed();
+        // Ordering: Release pairs with the Acquire of `Runtime::placement`: what is counted is in force.
+        self.changes.fetch_add(1, Ordering::Release);
         true
     }
 

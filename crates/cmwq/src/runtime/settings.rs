@@ -53,7 +53,7 @@ pub struct Placement {
     pub default_scope: AffinityScope,
     /// Whether changes of these are followed.
     pub follows: bool,
-    /// How often the CPUs or their limits have changed.
+    /// How often the CPUs or their limits have changed; counted once pools, queues and workers have followed.
     pub changes: u64,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub misplaced: u64,
@@ -115,6 +115,8 @@ impl Runtime {
     /// Where the runtime's threads may run and how well they get there.
     pub fn placement(&self) -> Placement {
         let rt = self.inner();
+        // Ordering: Acquire pairs with the Release of `RtInner::follow`.
+        let changes = rt.changes.load(Ordering::Acquire);
         let m = rt.machine.load();
         Placement {
             usable: m.usable.clone(),
@@ -123,7 +125,7 @@ impl Runtime {
             quota: m.quota,
             default_scope: m.default_scope,
             follows: rt.live.follows(),
-            changes: rt.changes.load(Ordering::Relaxed),
+            changes,
             misplaced: rt.misplaced.load(Ordering::Relaxed),
             adopted: rt.adopted.load(Ordering::Relaxed),
             wake_p99: Duration::from_nanos(rt.wakes.p99_ns()),
