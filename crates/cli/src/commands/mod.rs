@@ -2,6 +2,7 @@
 
 mod advise;
 mod attrs;
+mod bench;
 mod crypt;
 mod dump;
 mod latency;
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Crypt(crypt::Crypt),
     Sim(sim::Args),
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 impl Command {
@@ -47,6 +50,7 @@ impl Command {
             Command::Trace(args) => args.run(),
             Command::Advise(args) => args.run(),
             Command::Crypt(c) => c.run(),
+            Command::Bench(b) => b.run(),
             Command::Sim(args) => args.run(),
         }
     }
