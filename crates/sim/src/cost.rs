@@ -22,10 +22,15 @@ pub struct Costs {
     pub switch: u64,
     /// From the wake-up call to the thread running, on a CPU that has just become idle.
     pub wake: u64,
-    /// More than that on a CPU that was idle for longer than `idle_deep_after`.
+    /// More than that if no CPU of its last-level cache was busy for longer than `idle_deep_after`.
     pub idle_exit: u64,
     /// See `idle_exit`.
     pub idle_deep_after: u64,
+    /// A CPU that is idle for less than this on average pulls nothing when it becomes idle (`avg_idle` against
+    /// `max_newidle_lb_cost` of the cache's domain).
+    pub newidle_cache: u64,
+    /// The same for other caches.
+    pub newidle_node: u64,
     /// What the waker pays for a wake-up.
     pub wake_call: u64,
     /// Holding a pool's lock once, lines at hand.
@@ -34,6 +39,8 @@ pub struct Costs {
     pub lock_lines: f64,
     /// Making a thread.
     pub spawn: u64,
+    /// How often activity outside the model moves an issuer to some other CPU, on average, for each issuer; 0 = never.
+    pub wander: u64,
     /// Verifying one KiB (issuer).
     pub verify_kib: f64,
     /// Generating one KiB (issuer).
@@ -57,26 +64,29 @@ impl Default for Costs {
 impl Costs {
     /// The 3900X of the published figures (3.8 GHz fixed). How they were found: see the crate's README.
     pub const RYZEN_3900X: Costs = Costs {
-        smt_share: 0.6,
-        line_cache: 17.0,
-        line_node: 44.0,
+        smt_share: 0.72,
+        line_cache: 16.5,
+        line_node: 43.0,
         line_far: 120.0,
-        item_lines: 12.0,
+        item_lines: 26.0,
         exposed: 0.1,
-        switch: 700,
-        wake: 1_000,
-        idle_exit: 7_000,
+        switch: 560,
+        wake: 960,
+        idle_exit: 11_500,
         idle_deep_after: 200_000,
+        newidle_cache: 3_800,
+        newidle_node: 25_000,
         wake_call: 500,
         lock_hold: 150,
         lock_lines: 3.0,
         spawn: 30_000,
-        verify_kib: 1_100.0,
-        generate_kib: 1_100.0,
-        crypt_kib: 4_000.0,
-        request: 1_500,
-        item: 1_000,
-        loop_item: 1_500,
+        wander: 87_000_000,
+        verify_kib: 1_300.0,
+        generate_kib: 1_300.0,
+        crypt_kib: 5_110.0,
+        request: 1_080,
+        item: 1_310,
+        loop_item: 1_800,
     };
 
     /// Two EPYC 7713. Guesses after the 3900X with a slower fabric; nothing published was fitted.

@@ -69,6 +69,9 @@ pub fn run_with(
     });
     set_up_load(&mut sim, s, q);
     sim.arm_ticks();
+    if !s.pinned {
+        sim.wander();
+    }
     let warm = s.warm_up_ms * 1_000_000;
     sim.run_until(warm);
     let before = Counts::of(&sim);

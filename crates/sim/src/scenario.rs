@@ -146,10 +146,10 @@ impl Scenario {
                 bytes: 64 << 10,
                 reads_percent: 0,
                 max_active: 8,
-                item_us: 80.0,
-                locked_us: 16.0,
-                lock_spread: 0.01,
-                lock_spinners: 96.0,
+                item_us: 98.0,
+                locked_us: 19.6,
+                lock_spread: 0.07,
+                lock_spinners: 21.5,
                 ..Scenario::default()
             },
             "queue" => Scenario {

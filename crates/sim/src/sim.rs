@@ -165,10 +165,27 @@ impl Sim {
             }
             Ev::Spawned(p) => self.spawned(p),
             Ev::PoolTick => self.pool_tick(),
+            Ev::Wander => self.wander(),
             Ev::Device(i) => self.device_done(i),
             Ev::Act(i) => self.act(i),
         }
         self.charge = 0;
+    }
+
+    pub(crate) fn wander(&mut self) {
+        let n = self.load.issuers.len() as u64;
+        let mean = self.os.m.costs.wander;
+        if n == 0 || mean == 0 {
+            return;
+        }
+        let t = self.load.issuers[self.rng.usize(0..n as usize)].tid;
+        let to = self.rng.u32(0..self.os.cpus.len() as u32);
+        if self.os.now > 0 {
+            self.os.shove(t, to);
+        }
+        let u = self.rng.f64().max(1e-12);
+        let gap = (-u.ln() * mean as f64 / n as f64) as u64;
+        self.os.ev.push(self.os.now + gap.max(1000), Ev::Wander);
     }
 
     fn spawned(&mut self, p: u32) {

@@ -27,6 +27,7 @@ pub(crate) enum Command {
     Metrics(metrics::Args),
     Trace(trace::Args),
     Advise(advise::Args),
+    /// Measure: settings side by side, in interleaved rounds
     /// Serve an encrypted block device over NBD, its requests run as work items
     #[command(subcommand)]
     Crypt(crypt::Crypt),
@@ -49,8 +50,8 @@ impl Command {
             Command::Metrics(args) => args.run(),
             Command::Trace(args) => args.run(),
             Command::Advise(args) => args.run(),
-            Command::Crypt(c) => c.run(),
             Command::Bench(b) => b.run(),
+            Command::Crypt(c) => c.run(),
             Command::Sim(args) => args.run(),
         }
     }

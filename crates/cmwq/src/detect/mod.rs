@@ -58,7 +58,7 @@ pub(crate) struct Detect {
     proc_broken: OnceLock<String>,
     records_broken: OnceLock<String>,
     /// On-CPU time that makes an item a hog, ns; 0: not looked for.
-    pub(crate) hog_ns: u64,
+    pub(crate) hog_ns: AtomicU64,
     /// How long a worklist may stand still, ns; 0: for ever.
     pub(crate) watchdog_ns: AtomicU64,
     touched: AtomicU64,
@@ -102,7 +102,7 @@ impl Detect {
             counts: Counts::default(),
             proc_broken: OnceLock::new(),
             records_broken: OnceLock::new(),
-            hog_ns,
+            hog_ns: AtomicU64::new(hog_ns),
             watchdog_ns: AtomicU64::new(u64::try_from(watchdog.as_nanos()).unwrap_or(u64::MAX)),
             touched: AtomicU64::new(0),
         }
@@ -310,7 +310,7 @@ impl Detect {
         );
         let hogs = row(
             "hogs",
-            match self.hog_ns {
+            match get(&self.hog_ns) {
                 0 => (DetectorState::Off, "switched off".to_owned()),
                 ns => (
                     used(get(&c.hogs)),

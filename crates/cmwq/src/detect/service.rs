@@ -202,7 +202,7 @@ impl Detect {
                 .fetch_add(u64::from(f.blocked), Ordering::Relaxed);
             found |= f.blocked > 0;
         }
-        if self.hog_ns > 0 {
+        if self.hog_ns.load(Ordering::Relaxed) > 0 {
             hogs::look(rt, pool, noted);
         }
         let (owed, backlog) = pool.with(|p, drv| {

@@ -4,7 +4,7 @@ use super::slot::SlotShared;
 use super::table::{self, Table};
 use super::{PwqLink, WorkqueueKind, WqInner};
 use crate::error::AttrsError;
-use crate::pool::run_todo;
+use crate::pool::{PoolKey, run_todo};
 use cmwq_policy::limits;
 use cmwq_topology::{AffinityScope, CpuSet};
 use std::sync::Arc;
@@ -133,8 +133,21 @@ pub(super) struct Retired {
 impl WqInner {
     /// Applies attributes: all or nothing; see [`super::Workqueue::apply_attrs`].
     pub(crate) fn apply_attrs(self: &Arc<Self>, attrs: Attrs) -> Result<AttrsChange, AttrsError> {
+        let done = self.apply_attrs_if(None, attrs)?;
+        Ok(done.expect("without a condition it is done"))
+    }
+
+    /// None if the attributes are not `only_if` any more.
+    fn apply_attrs_if(
+        self: &Arc<Self>,
+        only_if: Option<&Attrs>,
+        attrs: Attrs,
+    ) -> Result<Option<AttrsChange>, AttrsError> {
         self.check_attrs(&attrs)?;
         let mut state = self.lock();
+        if only_if.is_some_and(|a| *a != state.attrs) {
+            return Ok(None);
+        }
         if self.is_closed() {
             return Err(AttrsError::Closed {
                 wq: self.name().clone(),
@@ -145,7 +158,22 @@ impl WqInner {
         drop(state);
         self.settle_limits();
         WqInner::retire(retired.links);
-        Ok(change)
+        Ok(Some(change))
+    }
+
+    /// Changes some attributes and leaves the others as they are at that moment; else as `apply_attrs`.
+    pub(crate) fn change_attrs(
+        self: &Arc<Self>,
+        change: impl Fn(&mut Attrs),
+    ) -> Result<AttrsChange, AttrsError> {
+        loop {
+            let before = self.lock().attrs.clone();
+            let mut after = before.clone();
+            change(&mut after);
+            if let Some(done) = self.apply_attrs_if(Some(&before), after)? {
+                return Ok(done);
+            }
+        }
     }
 
     pub(crate) fn check_attrs(&self, attrs: &Attrs) -> Result<(), AttrsError> {
@@ -171,7 +199,8 @@ impl WqInner {
         let mut retired = Vec::new();
         let mut kept = 0;
         for link in old.existing() {
-            match new.keys.iter().position(|k| *k == link.key) {
+            let same = |k: &PoolKey| *k == link.key && link.localize == state.attrs.localize;
+            match new.keys.iter().position(same) {
                 Some(i) => {
                     new.set(i, link);
                     kept += 1;

@@ -1,6 +1,7 @@
 //! The way of an item into a pool.
 
 use super::{PwqLink, WqInner};
+use crate::control::probe;
 use crate::current;
 use crate::error::QueueError;
 use crate::item::ItemPtr;
@@ -118,13 +119,20 @@ impl WqInner {
         place: Place,
     ) -> Result<(), QueueError> {
         let here = self.rt.here();
-        let target = match place {
-            Place::Here => here,
-            Place::Cpu(cpu) => cpu,
+        let (target, req_cpu) = match place {
+            Place::Here => (here, None),
+            Place::Cpu(cpu) => (cpu, Some(cpu)),
         };
+        // SAFETY: the caller owns the item, which once queued may be gone.
+        let named = unsafe { probe::name(item) };
         if before.pool() != NO_POOL {
             match self.redirect(item, before.pool(), here) {
-                Some(Attempt::Queued) => return Ok(()),
+                Some(Attempt::Queued) => {
+                    if let Some(named) = named {
+                        probe::queue_work(named, self, req_cpu, before.pool());
+                    }
+                    return Ok(());
+                }
                 Some(Attempt::Draining) => {
                     return Err(self.refuse(QueueError::Draining {
                         wq: self.name().clone(),
@@ -159,7 +167,13 @@ impl WqInner {
                 }
             };
             match attempt {
-                Attempt::Queued => return Ok(()),
+                Attempt::Queued => {
+                    if let Some(named) = named {
+                        let pool = table.links[i].get().map_or(0, |link| link.pool.id);
+                        probe::queue_work(named, self, req_cpu, pool);
+                    }
+                    return Ok(());
+                }
                 Attempt::Retry => crate::shim::spin_loop(),
                 Attempt::Closed => return Err(self.closed()),
                 Attempt::Draining => {

@@ -82,16 +82,22 @@ impl<T: Token, W> Pool<T, W> {
             oneshot: q.oneshot,
             queued_at: now,
             active_at: now,
+            offered: false,
             issuer_cpu: q.issuer_cpu,
             lent: false,
             barriers: NIL,
         });
         if active {
             pwq.active += 1;
+            pwq.note_peaks();
+            drv.activated(q.item.mark(), pwq.tag);
             self.push_worklist(id, now);
             self.kick(now, drv);
         } else {
             self.entries.push_back(&mut self.pwqs[q.pwq].inactive, id);
+            let pwq = &mut self.pwqs[q.pwq];
+            pwq.counters.throttled += 1;
+            pwq.note_peaks();
             self.ask_if_needed(q.pwq, drv);
         }
         Ok(id)
@@ -115,6 +121,8 @@ impl<T: Token, W> Pool<T, W> {
             }
             let e = self.entries.pop_front(&mut pwq.inactive);
             pwq.active += 1;
+            pwq.note_peaks();
+            drv.activated(self.entries[e].item.mark(), pwq.tag);
             self.entries[e].place = Place::Worklist;
             self.entries[e].active_at = now;
             self.push_worklist(e, now);

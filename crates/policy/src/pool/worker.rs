@@ -64,6 +64,8 @@ pub enum BirthReason {
     Hog = 4,
     /// Nothing had finished for too long.
     Floor = 5,
+    /// Another pod's items waited and this pod had a CPU to spare.
+    Help = 6,
 }
 
 /// Why a worker left.
@@ -341,8 +343,9 @@ impl<T: Token, W> Pool<T, W> {
             return true;
         }
         let head = self.worklist.head();
-        self.worklist.len() as u64 * self.average_run_ns >= WAKE_COST_NS * at_work
-            || now.saturating_sub(self.entries[head].queued_at) >= WAKE_COST_NS
+        let cost = self.config.wake_cost_ns;
+        self.worklist.len() as u64 * self.average_run_ns >= cost * at_work
+            || now.saturating_sub(self.entries[head].active_at) >= cost
     }
 
     /// Wakes the most recently idle worker, or asks for a new one, if one more is needed and pays. One is on its way at a time: it
@@ -374,7 +377,12 @@ impl<T: Token, W> Pool<T, W> {
         self.create(reason, now, drv)
     }
 
-    fn create<D: Driver<W>>(&mut self, reason: BirthReason, now: Time, drv: &mut D) -> bool {
+    pub(super) fn create<D: Driver<W>>(
+        &mut self,
+        reason: BirthReason,
+        now: Time,
+        drv: &mut D,
+    ) -> bool {
         if self.counts.creating > 0
             || now < self.no_create_before
             || self.counts.own() >= self.config.max_workers

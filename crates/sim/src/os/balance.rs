@@ -9,10 +9,14 @@ impl Os {
     /// A CPU became idle: it pulls a thread that waits in its cache, or, if it tends to be idle for long enough, elsewhere.
     pub(super) fn newidle(&mut self, cpu: u32) {
         let llc = self.llc_of(cpu);
+        let avg = self.cpus[cpu as usize].avg_idle;
+        if avg < self.m.costs.newidle_cache {
+            return;
+        }
         if self.waiting[llc] > 0 && self.pull_from_llc(cpu, llc, true) {
             return;
         }
-        if self.cpus[cpu as usize].avg_idle < self.rules.newidle_node_cost {
+        if avg < self.m.costs.newidle_node {
             return;
         }
         self.pull_from_others(cpu, true);
@@ -22,15 +26,24 @@ impl Os {
         let (llc, node) = (self.llc_of(cpu), self.m.place(cpu).node);
         let n = self.m.llc_count();
         for same_node in [true, false] {
-            let best = (1..n)
+            let there = |l: usize| {
+                self.waiting[l] > 0
+                    && self
+                        .m
+                        .llc(l as u32)
+                        .first()
+                        .is_some_and(|&c| (self.m.place(c).node == node) == same_node)
+            };
+            let mut from: Vec<usize> = (1..n)
                 .map(|i| (llc + i) % n)
-                .filter(|&l| self.waiting[l] > 0 && !self.m.llc(l as u32).is_empty())
-                .filter(|&l| (self.m.place(self.m.llc(l as u32)[0]).node == node) == same_node)
-                .max_by_key(|&l| self.waiting[l]);
-            if let Some(l) = best
-                && self.pull_from_llc(cpu, l, hot_stays)
-            {
-                return true;
+                .filter(|&l| there(l))
+                .collect();
+            // The busiest first; if all its threads are pinned, the next one (`LBF_ALL_PINNED`).
+            from.sort_by_key(|&l| std::cmp::Reverse(self.waiting[l]));
+            for l in from {
+                if self.pull_from_llc(cpu, l, hot_stays) {
+                    return true;
+                }
             }
         }
         false

@@ -42,9 +42,6 @@ pub struct Rules {
     pub wakeup_gran: u64,
     /// A thread that ran within this is not pulled by a newly idle CPU (`sched_migration_cost`).
     pub hot: u64,
-    /// A CPU that is idle for less than this on average does not look beyond its cache when it becomes idle
-    /// (`avg_idle` against `max_newidle_lb_cost`).
-    pub newidle_node_cost: u64,
     /// Ticks a second are `1e9 / tick`.
     pub tick: u64,
 }
@@ -61,7 +58,6 @@ impl Default for Rules {
             min_gran: 3_000_000,
             wakeup_gran: 4_000_000,
             hot: 500_000,
-            newidle_node_cost: 25_000,
             tick: 4_000_000,
         }
     }
@@ -85,6 +81,8 @@ pub(crate) enum Ev {
     Spawned(u32),
     /// The workqueue's tick.
     PoolTick,
+    /// Activity outside the model moves an issuer.
+    Wander,
     /// Something the load or the fault plan wants done.
     Act(u32),
 }
@@ -163,6 +161,9 @@ pub(crate) struct Os {
     pub(crate) free_steps: Vec<u32>,
     /// Threads that wait for a CPU, per last-level cache.
     waiting: Vec<u32>,
+    /// Busy CPUs per last-level cache, and since when there is none.
+    llc_busy: Vec<u32>,
+    llc_idle_since: Vec<u64>,
     pub(crate) switches: u64,
     last_level: u64,
     /// A point in the CPU list where searches for an idle CPU begin; moves on, so that none is preferred.
@@ -197,6 +198,8 @@ impl Os {
             steps: Vec::new(),
             free_steps: Vec::new(),
             waiting: vec![0; m.llc_count()],
+            llc_busy: vec![0; m.llc_count()],
+            llc_idle_since: vec![0; m.llc_count()],
             switches: 0,
             last_level: 0,
             cursor: 0,
@@ -324,7 +327,7 @@ impl Os {
         self.leave_cpu(t, Tstate::Dead);
     }
 
-    fn leave_cpu(&mut self, t: Tid, state: Tstate) {
+    pub(super) fn leave_cpu(&mut self, t: Tid, state: Tstate) {
         let cpu = self.threads[t as usize].cpu;
         if self.threads[t as usize].state == Tstate::Queued {
             // Whom it woke has preempted it.
@@ -386,10 +389,15 @@ impl Os {
         let now = self.now;
         let c = &mut self.cpus[cpu as usize];
         if c.busy_since != u64::MAX {
-            c.busy_ns += now - c.busy_since;
+            c.busy_ns += now.saturating_sub(c.busy_since);
             c.busy_since = u64::MAX;
+            let llc = self.llc_of(cpu);
+            self.llc_busy[llc] -= 1;
+            if self.llc_busy[llc] == 0 {
+                self.llc_idle_since[llc] = now;
+            }
         }
-        c.idle_since = now;
+        self.cpus[cpu as usize].idle_since = now;
         self.siblings_changed(cpu);
     }
 
@@ -402,16 +410,21 @@ impl Os {
     fn run(&mut self, cpu: u32, t: Tid, extra: u64) {
         let speed = self.speed_of(cpu);
         let (now, costs) = (self.now, self.m.costs);
+        let llc = self.llc_of(cpu);
+        let asleep = self.llc_busy[llc] == 0
+            && now.saturating_sub(self.llc_idle_since[llc]) >= costs.idle_deep_after;
         let c = &mut self.cpus[cpu as usize];
         let mut over = extra;
         if c.busy_since == u64::MAX {
             let idle = now - c.idle_since;
             c.avg_idle = (c.avg_idle * 7 + idle.min(1_000_000)) / 8;
             over += costs.wake;
-            if idle >= costs.idle_deep_after {
+            if asleep {
                 over += costs.idle_exit;
             }
-            c.busy_since = now;
+            // On its way out of idle a CPU does not count as busy.
+            c.busy_since = now + over - extra;
+            self.llc_busy[llc] += 1;
         }
         if c.last != Some(t) {
             over += costs.switch;
@@ -482,7 +495,7 @@ impl Os {
     }
 
     /// Puts a sleeping or moved thread on a CPU: runs it if idle, else queues it, preempting if it is far behind.
-    fn place(&mut self, t: Tid, cpu: u32, woken: bool) {
+    pub(super) fn place(&mut self, t: Tid, cpu: u32, woken: bool) {
         if self.cpus[cpu as usize].curr.is_none() {
             let min = self.cpus[cpu as usize].min_vr;
             self.threads[t as usize].vr += min;
@@ -619,7 +632,7 @@ impl Os {
     pub(crate) fn busy_ns(&self, cpu: u32) -> u64 {
         let c = &self.cpus[cpu as usize];
         let open = if c.curr.is_some() && c.busy_since != u64::MAX {
-            self.now - c.busy_since
+            self.now.saturating_sub(c.busy_since)
         } else {
             0
         };

@@ -85,6 +85,44 @@ impl Os {
         some
     }
 
+    /// Where a new thread starts: an idle CPU of the least loaded cache that it may use (`find_idlest_cpu`).
+    pub(crate) fn fork_cpu(&mut self, t: Tid, from: u32) -> u32 {
+        let n = self.m.llc_count() as u32;
+        self.cursor = self.cursor.wrapping_add(1);
+        let start = self.cursor;
+        let m = std::sync::Arc::clone(&self.m);
+        let best = (0..n)
+            .map(|i| (start + i) % n)
+            .filter_map(|l| {
+                let usable = m.llc(l).iter().filter(|&&c| self.allowed(t, c));
+                let (load, cpus) = usable.fold((0, 0), |(a, k), &c| (a + self.load(c), k + 1));
+                (cpus > 0).then(|| (load * 1000 / cpus, l))
+            })
+            .min_by_key(|x| x.0);
+        match best {
+            Some((_, l)) => self
+                .idle_in(t, m.llc(l), from)
+                .unwrap_or_else(|| self.fallback(t, from)),
+            None => self.fallback(t, from),
+        }
+    }
+
+    /// Moves a thread that runs or waits to another CPU, as activity outside the model does now and then.
+    pub(crate) fn shove(&mut self, t: Tid, to: u32) {
+        let cpu = self.threads[t as usize].cpu;
+        if cpu == to || !self.allowed(t, to) {
+            return;
+        }
+        match self.threads[t as usize].state {
+            Tstate::Running | Tstate::Queued => {
+                self.leave_cpu(t, Tstate::Sleeping);
+                self.place(t, to, false);
+            }
+            Tstate::Sleeping => self.threads[t as usize].cpu = to,
+            Tstate::Dead => {}
+        }
+    }
+
     /// A CPU for a thread that may not stay on `from`: an idle one, else the least loaded of its mask, else any online one.
     pub(crate) fn fallback(&mut self, t: Tid, from: u32) -> u32 {
         let n = self.cpus.len() as u32;

@@ -235,6 +235,7 @@ impl Sim {
                 histograms: false,
                 reserve: spec.reserve,
                 hog_extra: target,
+                wake_cost_ns: m.costs.wake + m.costs.switch,
                 ..PoolConfig::default()
             }),
             lock: Lock {
@@ -282,7 +283,7 @@ impl Sim {
             id: w,
             away: None,
         });
-        let to = self.os.fallback(t, near);
+        let to = self.os.fork_cpu(t, near);
         self.os.wake(t, None, crate::os::Want::There(to));
         t
     }

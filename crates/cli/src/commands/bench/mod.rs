@@ -1,17 +1,25 @@
-//! `cmwq bench`: one module a bench.
+//! `cmwq bench`: one module a subcommand, and what they share.
 
 mod blocking;
+mod crypt;
+mod host;
+mod output;
+mod progress;
+mod setting;
+mod way;
 
-/// Measure this machine and cmwq on it
+/// The subcommands of `cmwq bench`.
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
     Blocking(blocking::Args),
+    Crypt(crypt::Args),
 }
 
 impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Bench::Blocking(args) => args.run(),
+            Bench::Crypt(args) => args.run(),
         }
     }
 }

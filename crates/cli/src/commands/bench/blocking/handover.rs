@@ -13,11 +13,17 @@ const WARM_UP: usize = 10;
 /// A run that takes longer is an error.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// `n` hand-overs on `cpu`.
-pub(super) fn round(mechanism: Mechanism, cpu: u32, n: usize) -> anyhow::Result<Latency> {
+/// `n` hand-overs on `cpu`. `pin` binds the issuing thread elsewhere, once the runtime has seen what the process may use.
+pub(super) fn round(
+    mechanism: Mechanism,
+    cpu: u32,
+    n: usize,
+    pin: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Latency> {
     let rt = cmwq::Runtime::builder()
         .detectors(mechanism.detectors())
         .build()?;
+    pin()?;
     let wq = rt.workqueue("handover").per_cpu().build()?;
     let mut latency = Latency::new();
     for i in 0..WARM_UP + n {

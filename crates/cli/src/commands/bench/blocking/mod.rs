@@ -12,7 +12,6 @@ mod hog;
 mod mix;
 mod overhead;
 
-use anyhow::Context;
 use cmwq_measure::rows::{Row, Spread};
 use cmwq_measure::{Document, LatencySummary, Machine, Table, stats};
 use hog::{Group, Hog};
@@ -125,7 +124,6 @@ impl Args {
         }
         let cpus = hog::usable_cpus()?;
         let (main_cpu, cpu) = (cpus[0], cpus[cpus.len() - 1]);
-        hog::pin_self(main_cpu).context("binding the issuing thread")?;
         let scale = if self.quick { 1 } else { 5 };
         let groups = [None, Some(Group::Same), Some(Group::Other)];
         let mut series: BTreeMap<(usize, Mechanism), Series> = BTreeMap::new();
@@ -150,16 +148,15 @@ impl Args {
                 for m in MECHANISMS {
                     let slow = hog.is_some() || matches!(m, Mechanism::Tick | Mechanism::Records);
                     let n = if slow { 10 } else { 60 } * scale;
-                    let lat = handover::round(m, cpu, n);
+                    let lat = handover::round(m, cpu, n, || hog::pin_self(main_cpu));
+                    hog::pin_self_to(&cpus)?;
                     series.entry((g, m)).or_default().add(lat);
                 }
                 let n = if hog.is_some() { 10 } else { 60 } * scale;
                 floor.entry(g).or_default().add(hog::wake_delay(cpu, n));
                 drop(hog);
             }
-            hog::pin_self_to(&cpus)?;
             mixes.round(cpus.len())?;
-            hog::pin_self(main_cpu)?;
             costs.round(cpu)?;
         }
         let document = self.document(&series, &floor, &mixes, &costs, cpu);
