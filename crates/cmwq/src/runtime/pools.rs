@@ -4,13 +4,14 @@ use super::RtInner;
 use crate::detect::ThreadCounts;
 use crate::error::QueueError;
 use crate::pool::{PoolKey, RtPool, kind_of, unused_pool};
+use crate::shim::sync::{MutexGuard, PoisonError};
 use crate::sys::cpu;
 use crate::sys::thread::SpawnError;
 use cmwq_policy::pool::{BirthReason, DeathReason, PoolConfig};
 use cmwq_topology::CpuSet;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Counts a worker thread while it exists or is being made.
 pub(crate) struct ThreadTicket(Arc<AtomicUsize>);
