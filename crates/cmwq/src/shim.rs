@@ -39,6 +39,25 @@ pub(crate) mod atomic {
 
 pub(crate) use imp::sync::Arc;
 pub(crate) use imp::thread;
+#[cfg(not(loom))]
+pub(crate) use imp::thread_local;
+
+/// loom's knows no `const` initial values.
+#[cfg(loom)]
+macro_rules! modelled_thread_local {
+    ($($(#[$a:meta])* static $name:ident: $t:ty = const { $e:expr };)*) => {
+        loom::thread_local! { $($(#[$a])* static $name: $t = $e;)* }
+    };
+}
+#[cfg(loom)]
+pub(crate) use modelled_thread_local as thread_local;
+
+/// The build's locks as `std` offers them. Where one is held across anything that takes another lock, wakes or queues, it must
+/// come from here, or a model's scheduler deadlocks on it.
+pub(crate) mod sync {
+    pub(crate) use super::imp::sync::{Mutex, MutexGuard};
+    pub(crate) use std::sync::PoisonError;
+}
 
 /// The processor hint inside a spin loop; in a model it lets another thread run.
 pub(crate) fn spin_loop() {
