@@ -4,6 +4,7 @@ mod crypt;
 mod host;
 mod output;
 mod progress;
+mod scopes;
 mod setting;
 mod way;
 
@@ -11,12 +12,14 @@ mod way;
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
     Crypt(crypt::Args),
+    Scopes(scopes::Args),
 }
 
 impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Bench::Crypt(args) => args.run(),
+            Bench::Scopes(args) => args.run(),
         }
     }
 }
