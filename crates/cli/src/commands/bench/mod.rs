@@ -5,6 +5,7 @@ mod crypt;
 mod host;
 mod output;
 mod progress;
+mod scopes;
 mod setting;
 mod way;
 
@@ -13,6 +14,7 @@ mod way;
 pub(crate) enum Bench {
     Blocking(blocking::Args),
     Crypt(crypt::Args),
+    Scopes(scopes::Args),
 }
 
 impl Bench {
@@ -20,6 +22,7 @@ impl Bench {
         match self {
             Bench::Blocking(args) => args.run(),
             Bench::Crypt(args) => args.run(),
+            Bench::Scopes(args) => args.run(),
         }
     }
 }
