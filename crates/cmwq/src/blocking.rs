@@ -1,6 +1,8 @@
 //! Telling the pool that a worker is about to block.
 
+use crate::control::probe;
 use crate::current::{self, WorkerContext};
+use cmwq_control::trace::TraceKind;
 use std::sync::Arc;
 
 /// Calls `f`, having told the pool that this worker is about to block: items that wait get another worker at once, instead of
@@ -32,7 +34,10 @@ pub(crate) fn enter() -> Away {
         .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let began = w.pool.with(|p, drv| {
         let now = drv.now();
-        p.blocked(w.worker, now, drv);
+        let full = p.counts().running >= p.target();
+        if p.blocked(w.worker, now, drv) && full {
+            drv.hand_over(crate::sys::cpu::current_cpu());
+        }
         p.worker(w.worker)
             .is_some_and(|x| x.state == cmwq_policy::pool::WorkerState::Blocked)
     });
@@ -42,6 +47,12 @@ pub(crate) fn enter() -> Away {
             .shared
             .away
             .swap(true, std::sync::atomic::Ordering::Relaxed);
+    if ours {
+        probe::worker_event(&w.rt, || TraceKind::WorkerBlocked {
+            worker_tid: w.shared.tid.load(std::sync::atomic::Ordering::Relaxed) as u32,
+            by: "said".into(),
+        });
+    }
     Away(ours.then_some(w))
 }
 
@@ -52,6 +63,9 @@ impl Drop for Away {
                 .away
                 .store(false, std::sync::atomic::Ordering::Relaxed);
             w.pool.with(|p, _| p.resumed(w.worker));
+            probe::worker_event(&w.rt, || TraceKind::WorkerResumed {
+                worker_tid: w.shared.tid.load(std::sync::atomic::Ordering::Relaxed) as u32,
+            });
         }
     }
 }

@@ -77,6 +77,7 @@ pub(crate) fn count_panic() {
     if let Some(f) = FRAME.try_with(Cell::get).ok().flatten() {
         // SAFETY: a running frame's link is alive, see `run_item`.
         unsafe { &(*f.link).wq }.note_panic();
+        crate::control::probe::note_panic();
     }
 }
 
@@ -188,7 +189,7 @@ pub fn is_worker() -> bool {
     worker().is_some()
 }
 
-/// Labels the calling worker for dumps until its next item sets another label (kernel: `set_worker_desc`). 31 bytes are kept.
+/// Labels the calling worker for dumps until it starts its next item (kernel: `set_worker_desc`). 31 bytes are kept.
 /// Does nothing outside work items.
 pub fn describe(text: &str) {
     if is_running()

@@ -88,7 +88,10 @@ impl DelayedWork {
                 self.arm_idle(wq, before, delay)?;
                 Ok(Queued::New)
             }
-            Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
+            Err(seen) if seen.is_pending() => {
+                wq.records.note_already_pending();
+                Ok(Queued::AlreadyPending)
+            }
             Err(seen) => Err(self.work.disabled(wq, seen)),
         }
     }

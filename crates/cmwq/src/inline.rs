@@ -1,5 +1,6 @@
 //! Waiting for a one-shot item: running it oneself where that is allowed, else sleeping.
 
+use crate::control::{cpu_time, probe};
 use crate::current;
 use crate::error::JoinError;
 use crate::item::{Header, ItemPtr};
@@ -81,12 +82,23 @@ pub(crate) fn try_run(item: ItemPtr, h: &Header) -> Result<bool, JoinError> {
         }),
         Verdict::Ours(entry, link, start) => {
             link.wq.started_one();
+            let outer = cpu_time::interrupt(&link.wq.records.cpu_time, start);
+            // SAFETY: the caller holds the item.
+            let named = unsafe { probe::name(item) };
+            if let Some(named) = named {
+                probe::execute_start(named, &link, entry);
+            }
             // SAFETY: `inline_begin` gave the queued item to us alone; the entry keeps the pwq linked.
             unsafe { current::run_item(item, &link) };
-            pool.with(|p, drv| {
+            if let Some(named) = named {
+                probe::execute_end(named, &link);
+            }
+            let end = pool.with(|p, drv| {
                 let end = drv.now();
                 p.inline_end(entry, start, end, drv);
+                end
             });
+            cpu_time::resume(outer, end);
             Ok(true)
         }
     }

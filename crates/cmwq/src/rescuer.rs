@@ -1,6 +1,7 @@
 //! A guaranteed queue's rescuer: a thread made with the queue, which runs the queue's items one at a time in pools that need a
 //! worker and cannot get one.
 
+use crate::control::cpu_time;
 use crate::current::{self, WorkerContext};
 use crate::pool::{WorkerShared, worker::run_one};
 use crate::sys::cpu;
@@ -117,11 +118,7 @@ impl Rescuer {
             inner.policy.rescue_begun(pwq);
             let now = inner.time.now();
             let id = inner.policy.attach(WorkerKind::Rescuer, tid as u64, now);
-            let i = id as usize;
-            if inner.workers.len() <= i {
-                inner.workers.resize_with(i + 1, || None);
-            }
-            inner.workers[i] = Some(Arc::clone(&self.shared));
+            inner.seat(id, &self.shared);
             Some(id)
         });
         let Some(id) = id else { return };
@@ -153,28 +150,24 @@ impl Rescuer {
                 let took = p.next_attached(id, Some(pwq), here, now, &mut batch, drv);
                 if took {
                     self.shared.batch.publish(batch.len(), now);
+                    cpu_time::run(&link.wq.records.cpu_time, now);
                 }
                 took
             });
             if !took {
                 break;
             }
+            // SAFETY: the item was queued, and we have claimed it.
+            unsafe { self.shared.about_to_run(batch[0].item) };
             run_one(&batch[0]);
             done += 1;
         }
         pool.with(|p, drv| {
             let now = drv.now();
             p.detach(id, now, drv);
+            cpu_time::pause(now);
         });
-        // The policy may have given the id to another worker already.
-        pool.inspect(|inner| {
-            if inner.workers[id as usize]
-                .as_ref()
-                .is_some_and(|w| Arc::ptr_eq(w, &self.shared))
-            {
-                inner.workers[id as usize] = None;
-            }
-        });
+        pool.inspect(|inner| inner.unseat(id, &self.shared));
         current::leave();
         if done >= TURN
             && link

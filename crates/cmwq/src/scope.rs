@@ -43,9 +43,9 @@ impl Drop for Open {
     }
 }
 
-/// The result, shared by job and handle.
+/// The outcome, shared by job and handle.
 struct Packet<T> {
-    result: Mutex<Option<T>>,
+    result: Mutex<Option<Result<T, JoinError>>>,
     shared: Arc<Shared>,
 }
 
@@ -72,20 +72,24 @@ struct Job<F, T> {
 impl<F: FnOnce() -> T, T> Job<F, T> {
     fn run(self) {
         let Job { func, packet, open } = self;
-        let outcome = catch_unwind(AssertUnwindSafe(func));
-        match outcome {
-            Ok(value) => {
-                *packet.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
-                drop(packet);
-                drop(open);
-            }
+        let outcome = match catch_unwind(AssertUnwindSafe(func)) {
+            Ok(value) => Some(Ok(value)),
             Err(payload) => {
+                // Counted before the scope or a joiner can learn that it is over.
+                current::count_panic();
                 packet.shared.panics.fetch_add(1, Ordering::Relaxed);
-                drop(packet);
-                drop(open);
-                resume_unwind(payload)
+                let name = std::any::type_name::<F>();
+                if Arc::strong_count(&packet) > 1 {
+                    Some(Err(JoinError::panicked(payload, name)))
+                } else {
+                    crate::runtime::report_panic(name, payload);
+                    None
+                }
             }
-        }
+        };
+        *packet.result.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+        drop(packet);
+        drop(open);
     }
 }
 
@@ -111,23 +115,18 @@ impl<T> ScopedHandle<'_, T> {
     /// # Errors
     /// As for [`JoinHandle::join`].
     pub fn join(self) -> Result<T, JoinError> {
-        match self.handle.join() {
-            Ok(()) => {
-                let value = self
-                    .packet
-                    .result
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take();
-                Ok(value.expect("a closure that returned has left its result"))
-            }
-            Err(e) => {
-                if e.is_panic() {
-                    self.packet.shared.panics.fetch_sub(1, Ordering::Relaxed);
-                }
-                Err(e)
-            }
+        self.handle.join()?;
+        let outcome = self
+            .packet
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .expect("a closure that is over has left its outcome for its handle");
+        if outcome.is_err() {
+            self.packet.shared.panics.fetch_sub(1, Ordering::Relaxed);
         }
+        outcome
     }
 
     /// Whether the closure is over.

@@ -46,6 +46,7 @@ impl State {
     fn take(&mut self, id: u32) -> Option<Armed> {
         let armed = self.armed.get_mut(id as usize)?.take()?;
         self.wheel.cancel(armed.timer);
+        armed.wq.records.note_disarmed();
         self.free.push(id);
         Some(armed)
     }
@@ -75,11 +76,6 @@ impl Timers {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many items are armed.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().wheel.len()
     }
 
     /// When the next item is due.
@@ -138,6 +134,7 @@ impl Timers {
             timer,
             dropped,
         });
+        wq.records.note_armed();
         // SAFETY: the timer's reference keeps the item alive.
         unsafe { item.header() }.set_word(before.grabbed().armed(id));
         drop(state);
@@ -162,14 +159,14 @@ impl Timers {
     }
 
     /// Queues the item now, room or not, if its timer is still armed.
-    pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) {
+    pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) -> bool {
         let mut state = self.lock();
         if state
             .armed
             .get(id as usize)
             .is_none_or(|a| a.as_ref().is_none_or(|a| a.item != item))
         {
-            return;
+            return false;
         }
         let armed = state.take(id);
         if let Some(a) = &armed {
@@ -177,8 +174,12 @@ impl Timers {
             unsafe { a.item.header() }.set_word(a.before.grabbed());
         }
         drop(state);
-        if let Some(a) = armed {
-            fire(a, true);
+        match armed {
+            Some(a) => {
+                fire(a, true);
+                true
+            }
+            None => false,
         }
     }
 
@@ -197,6 +198,7 @@ impl Timers {
                 .advance(now, BUDGET, |_, id| {
                     if let Some(a) = armed[id as usize].take() {
                         free.push(id);
+                        a.wq.records.note_disarmed();
                         // SAFETY: as in `fire_now`.
                         unsafe { a.item.header() }.set_word(a.before.grabbed());
                         due.push(a);
@@ -267,6 +269,12 @@ impl Timers {
                 rt.timers_failed(&e);
             }
         }
+    }
+
+    /// Whether the timer thread exists.
+    pub(crate) fn has_thread(&self) -> bool {
+        // Ordering: Acquire, as in `nudge`.
+        self.alive.load(Ordering::Acquire)
     }
 
     /// Whether items are armed and no thread looks after them.

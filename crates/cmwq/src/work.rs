@@ -209,9 +209,8 @@ impl Work {
     /// `item` came from [`Work::item_ref`], once.
     pub(crate) unsafe fn from_item(item: ItemPtr) -> Work {
         // SAFETY: passed on to the caller; the address is that of the `WorkInner` in the `Arc`.
-        Work {
-            inner: unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) },
-        }
+        let inner = unsafe { Arc::from_raw(item.as_ptr().cast::<WorkInner>().as_ptr()) };
+        Work { inner }
     }
 
     pub(crate) fn queue_on(&self, wq: &Arc<WqInner>, place: Place) -> Result<Queued, QueueError> {
@@ -220,7 +219,10 @@ impl Work {
         }
         match grab_idle(self.header()) {
             Ok(before) => self.queue_grabbed(wq, before, place).map(|()| Queued::New),
-            Err(seen) if seen.is_pending() => Ok(Queued::AlreadyPending),
+            Err(seen) if seen.is_pending() => {
+                wq.records.note_already_pending();
+                Ok(Queued::AlreadyPending)
+            }
             Err(seen) => Err(self.disabled(wq, seen)),
         }
     }
@@ -361,18 +363,20 @@ impl Work {
         if current::runs(self.item()) {
             return Err(WaitError::OnSelf { item: self.name() });
         }
+        // An item that we took off its timer may be over before we look again: that was waited for all the same.
+        let mut fired = false;
         loop {
             let seen = wait_transit(self.header());
             if seen.is_on_timer() {
                 match self.home() {
                     Some(home) if home.is_stale() => return Ok(false),
-                    Some(home) => home.fire_now(seen.entry(), self.item()),
+                    Some(home) => fired |= home.fire_now(seen.entry(), self.item()),
                     None => {}
                 }
                 continue;
             }
             if !seen.is_pending() {
-                return self.wait_running();
+                return Ok(self.wait_running()? || fired);
             }
             if is_orphan(seen) {
                 return Ok(false);

@@ -376,7 +376,9 @@ fn back_pressure_holds_the_limit_and_everything_gets_through() {
         let sum: usize = threads.into_iter().map(|t| t.join().unwrap()).sum();
         assert_eq!(
             sum,
-            (0..4).map(|t| (0..500).map(|i| i + t).sum::<usize>()).sum()
+            (0..4)
+                .map(|t| (0..500).map(|i| i + t).sum::<usize>())
+                .sum::<usize>()
         );
         assert!(most.load(Ordering::SeqCst) <= 4);
         wq.flush().unwrap();

@@ -166,6 +166,8 @@ fn dropping_the_last_handle_runs_what_is_queued() {
         })
         .collect();
     drop(wq);
-    handles.into_iter().for_each(|h| drop(h.join().unwrap()));
+    for h in handles {
+        h.join().unwrap();
+    }
     assert_eq!(n.load(Ordering::SeqCst), 100);
 }

@@ -136,14 +136,14 @@ fn cancelled_and_refused_closures_do_not_keep_the_scope_open() {
         drop(wq.spawn(move || g.pass()));
         let local = 5;
         wq.scope(|s| {
-            let h = s.spawn(|| drop(std::hint::black_box(&local)));
+            let h = s.spawn(|| *std::hint::black_box(&local));
             assert!(h.cancel());
             assert!(matches!(h.join(), Err(JoinError::Cancelled { .. })));
         });
         gate.open();
         wq.close();
         wq.scope(|s| {
-            let h = s.spawn(|| drop(std::hint::black_box(&local)));
+            let h = s.spawn(|| *std::hint::black_box(&local));
             assert!(matches!(h.join(), Err(JoinError::Refused(_))));
         });
     });

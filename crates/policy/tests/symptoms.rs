@@ -438,6 +438,12 @@ fn row_37_a_worker_found_blocked_and_a_hog_at_once_is_counted_out_once() {
         w.with_pool(3, |p, d| p.mark_hog(id, now, d)),
         HogVerdict::SetAside
     );
+    let c = *w.pools[3].counts();
+    assert_eq!(
+        (c.running, c.intensive),
+        (0, 1),
+        "set aside, it does not count"
+    );
     assert!(!w.with_pool(3, |p, d| p.blocked(id, now, d)));
     w.check();
     w.finish(0);
@@ -557,6 +563,57 @@ fn a_cpu_intensive_worker_that_ends_wakes_nobody_in_its_own_place() {
 }
 
 #[test]
+fn a_queue_is_owed_nothing_for_the_time_its_own_limit_held_items_back() {
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    w.set_frozen(1, true);
+    queue(&mut w, 1, 0, 1);
+    settle(&mut w);
+    w.now += 50_000_000;
+    w.set_frozen(1, false);
+    settle(&mut w);
+    let now = w.now;
+    assert_eq!(w.with_pool(0, |p, d| p.tick(now, d)), None);
+    assert_eq!(w.pools[0].oldest_waiting(), Some(now));
+    w.finish(1);
+}
+
+#[test]
+fn where_wake_ups_are_cheap_a_second_worker_comes_for_short_items() {
+    for (cost, more) in [(20_000, false), (1_000, true)] {
+        let mut w = world([2, 1, 1], [40, 5, 5], 4);
+        let mut config = *w.pools[0].config();
+        config.wake_cost_ns = cost;
+        let now = w.now;
+        w.with_pool(0, |p, d| p.configure(config, now, d));
+        // Two workers exist; items take 2 us.
+        for _ in 0..40 {
+            queue(&mut w, 0, 0, 2);
+            start_all(&mut w, 0);
+            w.now += 2_000;
+            for (id, _) in running(&w, 0) {
+                w.work(0, id);
+            }
+            start_all(&mut w, 0);
+        }
+        for (id, _) in running(&w, 0) {
+            w.work(0, id);
+        }
+        start_all(&mut w, 0);
+        queue(&mut w, 0, 0, 1);
+        start_all(&mut w, 0);
+        queue(&mut w, 0, 0, 1);
+        let woken = w
+            .todo
+            .iter()
+            .any(|r| matches!(r, Req::Wake(..) | Req::Create(_)));
+        assert_eq!(woken, more, "a wake-up costs {cost} ns");
+        w.finish(1);
+    }
+}
+
+#[test]
 fn a_queue_that_others_have_served_is_owed_nothing_any_more() {
     let mut w = world([1, 1, 1], [40, 5, 5], 4);
     queue(&mut w, 0, 0, 1);
@@ -580,4 +637,119 @@ fn a_queue_that_others_have_served_is_owed_nothing_any_more() {
     assert_eq!(w.pools[0].limit_now(), 1, "what it was owed is gone");
     let _ = busy;
     w.finish(1);
+}
+
+#[test]
+fn a_worker_owed_to_one_queue_that_never_ends_does_not_keep_the_next_queue_waiting() {
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    let tick = |w: &mut World| {
+        let now = w.now;
+        let owed = w.with_pool(0, |p, d| p.tick(now, d)).is_some();
+        start_all(w, 0);
+        owed
+    };
+    queue(&mut w, 1, 0, 1);
+    settle(&mut w);
+    w.now += 11_000_000;
+    assert!(tick(&mut w), "the second queue is owed a worker");
+    assert_eq!(running(&w, 0).len(), 2);
+    queue(&mut w, 3, 0, 1);
+    settle(&mut w);
+    w.now += 11_000_000;
+    assert!(!tick(&mut w), "one extra at a time");
+    w.now += 90_000_000;
+    assert!(tick(&mut w), "the second queue's item takes for ever");
+    assert_eq!(running(&w, 0).len(), 3);
+    w.finish(2);
+}
+
+#[test]
+fn a_worker_owed_to_a_queue_is_no_extra_any_more_once_it_blocks() {
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    queue(&mut w, 1, 0, 1);
+    settle(&mut w);
+    w.now += 11_000_000;
+    let now = w.now;
+    w.with_pool(0, |p, d| p.tick(now, d));
+    start_all(&mut w, 0);
+    assert_eq!(w.pools[0].limit_now(), 2);
+    let (extra, _) = running(&w, 0)[1];
+    w.with_pool(0, |p, d| p.blocked(extra, now, d));
+    assert_eq!(w.pools[0].limit_now(), 1);
+    w.with_pool(0, |p, _| p.resumed(extra));
+    w.finish(2);
+}
+
+#[test]
+fn a_backlog_is_told_apart_by_who_is_on_the_way() {
+    use cmwq_policy::pool::Backlog;
+    let mut w = world([1, 1, 1], [40, 5, 5], 4);
+    assert_eq!(w.pools[0].backlog(), Backlog::None);
+    queue(&mut w, 0, 0, 1);
+    start_all(&mut w, 0);
+    assert_eq!(w.pools[0].backlog(), Backlog::None);
+    queue(&mut w, 0, 0, 1);
+    settle(&mut w);
+    assert_eq!(
+        w.pools[0].backlog(),
+        Backlog::Behind,
+        "one runs, no more may"
+    );
+    let (id, _) = running(&w, 0)[0];
+    let now = w.now;
+    w.with_pool(0, |p, d| p.blocked(id, now, d));
+    assert_eq!(w.pools[0].backlog(), Backlog::Short, "none is idle");
+    start_all(&mut w, 0);
+    assert_eq!(w.pools[0].backlog(), Backlog::None);
+    w.with_pool(0, |p, _| p.resumed(id));
+    w.finish(3);
+}
+
+#[test]
+fn a_frozen_queue_starts_nothing_new_and_thaws_in_order() {
+    let mut w = world([4, 1, 1], [3, 5, 5], 2);
+    // A fixed limit (2 of 5 active) and a leased one (3 of 6).
+    let fixed = queue(&mut w, 2, 0, 5);
+    let leased = queue(&mut w, 0, 0, 6);
+    start_all(&mut w, 3);
+    start_all(&mut w, 0);
+    w.set_frozen(2, true);
+    w.set_frozen(0, true);
+    for _ in 0..20 {
+        for p in [0, 3] {
+            for (id, _) in running(&w, p) {
+                w.work(p, id);
+                w.check();
+            }
+            start_all(&mut w, p);
+        }
+    }
+    let ended = |w: &World, items: &[u32]| {
+        items
+            .iter()
+            .filter(|&&i| w.items[i as usize].ended == 1)
+            .count()
+    };
+    assert_eq!(
+        ended(&w, &fixed),
+        2,
+        "what was active has ended, nothing else started"
+    );
+    assert_eq!(ended(&w, &leased), 3);
+    let now = w.now;
+    let id = w.links[w.queues[2].current[&3] as usize].id.unwrap();
+    w.with_pool(3, |p, d| p.set_limit(id, 4, now, d));
+    assert_eq!(
+        w.pools[3].pwq(id).active(),
+        0,
+        "a raised limit does not thaw"
+    );
+    w.set_frozen(2, false);
+    assert_eq!(w.pools[3].pwq(id).active(), 3);
+    w.queues[2].max = 4;
+    w.finish(0);
 }

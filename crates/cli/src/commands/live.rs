@@ -129,6 +129,7 @@ pub(crate) fn sanitize(s: &mut Snapshot) {
             string(&mut worker.workqueue);
             label(&mut worker.func);
             label(&mut worker.blocked_on);
+            string(&mut worker.description);
         }
     }
     for q in &mut s.workqueues {

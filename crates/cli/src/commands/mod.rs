@@ -10,6 +10,7 @@ mod list;
 mod live;
 mod metrics;
 mod monitor;
+mod sim;
 mod topology;
 mod trace;
 
@@ -27,11 +28,12 @@ pub(crate) enum Command {
     Trace(trace::Args),
     Advise(advise::Args),
     /// Measure: settings side by side, in interleaved rounds
-    #[command(subcommand)]
-    Bench(bench::Bench),
     /// Serve an encrypted block device over NBD, its requests run as work items
     #[command(subcommand)]
     Crypt(crypt::Crypt),
+    Sim(sim::Args),
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 impl Command {
@@ -50,6 +52,7 @@ impl Command {
             Command::Advise(args) => args.run(),
             Command::Bench(b) => b.run(),
             Command::Crypt(c) => c.run(),
+            Command::Sim(args) => args.run(),
         }
     }
 }

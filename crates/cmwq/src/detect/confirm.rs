@@ -8,7 +8,7 @@
 //! without it, gather the evidence; under the lock again, act on what is still at the same mark. So a verdict never hits
 //! another item than the one that was looked at.
 
-use super::Detect;
+use super::{Detect, place};
 use crate::pool::{BatchMark, RtPool, WorkerShared};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
@@ -67,7 +67,11 @@ impl Evidence {
         }
     }
 
-    /// In a forked child: nothing that was opened may be touched.
+    /// The worker's thread does not end while this is held.
+    pub(super) fn hold(&self) -> impl Drop + '_ {
+        self.lock()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Means> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,11 +98,11 @@ impl Detect {
         Means::Clock
     }
 
-    /// What the worker does now. `start`: the stamp of its item.
-    fn state_of(&self, w: &WorkerShared, start: Time, now: Time) -> ThreadState {
+    /// What the worker does now, and on which CPU if that is known. `start`: the stamp of its item.
+    fn state_of(&self, w: &WorkerShared, start: Time, now: Time) -> (ThreadState, Option<u32>) {
         let tid = w.tid.load(Ordering::Relaxed);
         if tid == 0 {
-            return ThreadState::Unknown;
+            return (ThreadState::Unknown, None);
         }
         let mut means = w.evidence.lock();
         if matches!(*means, Means::Untried) {
@@ -107,16 +111,19 @@ impl Detect {
         match &*means {
             Means::Ring(ring) => {
                 self.counts.ring_looks.fetch_add(1, Ordering::Relaxed);
-                ring.state()
+                (ring.state(), None)
             }
             Means::Stat(stat) => {
                 self.counts.proc_looks.fetch_add(1, Ordering::Relaxed);
-                stat.state()
+                match stat.read() {
+                    Ok(line) => (line.state, line.cpu),
+                    Err(_) => (stat.state(), None),
+                }
             }
             Means::Clock | Means::Untried => {
                 drop(means);
                 self.counts.clock_looks.fetch_add(1, Ordering::Relaxed);
-                self.by_clock(w, tid, start, now)
+                (self.by_clock(w, tid, start, now), None)
             }
         }
     }
@@ -165,8 +172,9 @@ pub(super) fn note(rt: &RtInner, pool: &RtPool, out: &mut Vec<Noted>) -> bool {
             let counts = matches!(
                 w.state,
                 WorkerState::Running | WorkerState::Blocked | WorkerState::Intensive
-            );
-            if !counts || w.kind != WorkerKind::Normal || w.taken().is_empty() {
+            ) && !w.taken().is_empty();
+            // One that is on its way may be stuck behind another on its CPU.
+            if w.kind != WorkerKind::Normal || !(counts || w.state == WorkerState::Waking) {
                 continue;
             }
             let Some(Some(shared)) = inner.workers.get(id as usize) else {
@@ -189,6 +197,8 @@ pub(super) fn note(rt: &RtInner, pool: &RtPool, out: &mut Vec<Noted>) -> bool {
 pub(super) struct Found {
     pub(super) blocked: u32,
     pub(super) resumed: u32,
+    /// A worker that waited for a CPU was moved to the one that asked.
+    pub(super) moved: bool,
 }
 
 /// Looks at the noted workers and tells the pool. `first_on`: a sentinel of this CPU asks: workers last seen there are looked
@@ -205,14 +215,21 @@ pub(super) fn look(
     if let Some(cpu) = first_on {
         noted.sort_by_key(|n| n.cpu != cpu);
     }
-    for n in noted.iter() {
+    let mut runnable: Vec<(usize, u32)> = Vec::new();
+    for (i, n) in noted.iter().enumerate() {
         let now = rt.time.now();
         if now.saturating_sub(n.mark.start) < min_ran {
             continue;
         }
         match n.state {
             WorkerState::Running => {
-                if !detect.state_of(&n.shared, n.mark.start, now).is_blocked() {
+                let (state, cpu) = detect.state_of(&n.shared, n.mark.start, now);
+                if !state.is_blocked() {
+                    if state == ThreadState::Runnable
+                        && let Some(cpu) = cpu
+                    {
+                        runnable.push((i, cpu));
+                    }
                     continue;
                 }
                 let did = pool.with(|p, drv| {
@@ -220,7 +237,10 @@ pub(super) fn look(
                         return false;
                     }
                     let now = drv.now();
-                    p.blocked(n.id, now, drv);
+                    let full = p.counts().running >= p.target();
+                    if p.blocked(n.id, now, drv) && full {
+                        drv.hand_over(first_on);
+                    }
                     p.worker(n.id)
                         .is_some_and(|w| w.state == WorkerState::Blocked)
                 });
@@ -236,7 +256,7 @@ pub(super) fn look(
             WorkerState::Blocked
                 if !n.shared.away.load(Ordering::Relaxed) && first_on.is_none() =>
             {
-                if detect.state_of(&n.shared, n.mark.start, now) != ThreadState::Runnable {
+                if detect.state_of(&n.shared, n.mark.start, now).0 != ThreadState::Runnable {
                     continue;
                 }
                 pool.with(|p, _| {
@@ -247,8 +267,20 @@ pub(super) fn look(
                     }
                 });
             }
+            WorkerState::Waking if first_on.is_some() => {
+                if let (ThreadState::Runnable, Some(cpu)) =
+                    detect.state_of(&n.shared, n.mark.start, now)
+                {
+                    runnable.push((i, cpu));
+                }
+            }
             _ => {}
         }
+    }
+    if found.blocked == 0
+        && let Some(cpu) = first_on
+    {
+        found.moved = place::unstack(rt, pool, noted, &runnable, cpu);
     }
     detect
         .counts
@@ -258,6 +290,6 @@ pub(super) fn look(
         .counts
         .resumed
         .fetch_add(u64::from(found.resumed), Ordering::Relaxed);
-    pool.watch.answer(found.blocked > 0);
+    pool.watch.answer(found.blocked > 0 || found.moved);
     found
 }

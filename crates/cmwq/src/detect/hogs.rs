@@ -80,7 +80,7 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, noted: &[Noted]) {
             continue;
         }
         let used = cpu.saturating_sub(e.hog_base.load(Ordering::Relaxed));
-        if used < rt.detect.hog_ns {
+        if used < rt.detect.hog_ns.load(Ordering::Relaxed) {
             continue;
         }
         let hog = pool.with(|p, drv| {
@@ -101,6 +101,7 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, noted: &[Noted]) {
             )
         });
         if let Some(queue) = hog {
+            rt.widen(pool, n.id);
             rt.detect.counts.hogs.fetch_add(1, Ordering::Relaxed);
             let item = n.shared.item_name();
             let found = rt.detect.reports.count_hog(item);

@@ -6,6 +6,7 @@
 //! | `service.rs` | the ordinary thread: the tick, culling, what it sleeps for |
 //! | `sentinel.rs` | the idle-class thread per CPU in use |
 //! | `confirm.rs` | is that worker blocked? |
+//! | `place.rs` | two workers on one CPU beside an idle one |
 //! | `hogs.rs` | items that keep their CPU |
 //! | `watchdog.rs` | worklists that do not move |
 //! | `report.rs` | what is told to the application |
@@ -13,6 +14,7 @@
 
 mod confirm;
 mod hogs;
+mod place;
 mod report;
 mod sentinel;
 mod service;
@@ -22,8 +24,9 @@ mod watch;
 mod watchdog;
 
 pub(crate) use confirm::Evidence;
-pub(crate) use report::Reports;
+pub(crate) use place::PlaceWords;
 pub use report::{HogReport, Report, StallReport, StalledWorker};
+pub(crate) use report::{ReportHook, Reports};
 pub(crate) use service::{SERVICE_STACK, service_main};
 pub use status::{DetectorState, DetectorStatus, ThreadCounts};
 pub use switches::Detectors;
@@ -31,10 +34,9 @@ pub(crate) use watch::{PoolWatch, Watched};
 
 use crate::pool::RtPool;
 use crate::runtime::RtInner;
-use crate::sys::parker::Parker;
 use crate::sys::{SysError, cpu, perf};
 use cmwq_policy::pool::{Time, WorkerId};
-use sentinel::Sentinel;
+use sentinel::{Bell, Sentinel};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -44,7 +46,7 @@ pub(crate) struct Detect {
     pub(crate) switches: Detectors,
     state: Mutex<service::State>,
     /// The service's sleeping place.
-    parker: Arc<Parker>,
+    bell: Arc<Bell>,
     /// The service exists, or the spawner was asked for it.
     alive: AtomicBool,
     service_tid: AtomicI32,
@@ -56,7 +58,7 @@ pub(crate) struct Detect {
     proc_broken: OnceLock<String>,
     records_broken: OnceLock<String>,
     /// On-CPU time that makes an item a hog, ns; 0: not looked for.
-    pub(crate) hog_ns: u64,
+    pub(crate) hog_ns: AtomicU64,
     /// How long a worklist may stand still, ns; 0: for ever.
     pub(crate) watchdog_ns: AtomicU64,
     touched: AtomicU64,
@@ -73,6 +75,7 @@ pub(crate) struct Counts {
     pub(super) found: AtomicU64,
     pub(super) found_by_tick: AtomicU64,
     pub(super) resumed: AtomicU64,
+    pub(super) moved: AtomicU64,
     pub(super) fairness: AtomicU64,
     pub(super) hogs: AtomicU64,
     pub(super) stalls: AtomicU64,
@@ -90,7 +93,7 @@ impl Detect {
         Detect {
             switches,
             state: Mutex::default(),
-            parker: Arc::new(Parker::new()),
+            bell: Arc::new(Bell::new()),
             alive: AtomicBool::new(false),
             service_tid: AtomicI32::new(0),
             stop: AtomicBool::new(false),
@@ -99,15 +102,15 @@ impl Detect {
             counts: Counts::default(),
             proc_broken: OnceLock::new(),
             records_broken: OnceLock::new(),
-            hog_ns,
+            hog_ns: AtomicU64::new(hog_ns),
             watchdog_ns: AtomicU64::new(u64::try_from(watchdog.as_nanos()).unwrap_or(u64::MAX)),
             touched: AtomicU64::new(0),
         }
     }
 
     /// Where the service sleeps.
-    pub(crate) fn parker(&self) -> Arc<Parker> {
-        Arc::clone(&self.parker)
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
     }
 
     fn lock(&self) -> MutexGuard<'_, service::State> {
@@ -161,7 +164,7 @@ impl Detect {
             return;
         }
         self.sentinels().iter().for_each(|s| s.end());
-        self.parker.unpark();
+        self.bell.parker.unpark();
     }
 
     /// A sentinel of `on` woke this idle worker. Looks, and says whether the worker is to ask for work: a worker is blocked,
@@ -234,8 +237,9 @@ impl Detect {
                 (.., n) => (
                     DetectorState::InForce,
                     format!(
-                        "{n} CPUs, {} pauses; a hint only, confirmed before acting",
-                        sentinels.iter().map(|s| get(&s.pauses)).sum::<u64>()
+                        "{n} CPUs, {} pauses, {} workers moved to an idle CPU; a hint only, confirmed before acting",
+                        sentinels.iter().map(|s| get(&s.pauses)).sum::<u64>(),
+                        get(&c.moved)
                     ),
                 ),
             },
@@ -306,7 +310,7 @@ impl Detect {
         );
         let hogs = row(
             "hogs",
-            match self.hog_ns {
+            match get(&self.hog_ns) {
                 0 => (DetectorState::Off, "switched off".to_owned()),
                 ns => (
                     used(get(&c.hogs)),

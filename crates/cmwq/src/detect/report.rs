@@ -122,11 +122,12 @@ impl fmt::Display for Report {
     }
 }
 
-type Hook = Arc<dyn Fn(&Report) + Send + Sync>;
+/// What the application does with reports.
+pub(crate) type ReportHook = Arc<dyn Fn(&Report) + Send + Sync>;
 
 /// Where reports go.
 pub(crate) struct Reports {
-    hook: Option<Hook>,
+    hook: Option<ReportHook>,
     state: Mutex<State>,
 }
 
@@ -137,7 +138,7 @@ struct State {
 }
 
 impl Reports {
-    pub(crate) fn new(hook: Option<Hook>) -> Reports {
+    pub(crate) fn new(hook: Option<ReportHook>) -> Reports {
         Reports {
             hook,
             state: Mutex::default(),

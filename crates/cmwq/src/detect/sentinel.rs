@@ -16,8 +16,9 @@ use std::time::Duration;
 
 /// Pools that one sentinel looks after; those beyond have the tick.
 const POOLS: usize = 8;
-/// How often it lets others run while it waits for the answer to a wake-up.
-const ANSWER_YIELDS: u32 = 24;
+/// How long it waits for the answer to a wake-up, ns, letting others run: somewhat longer than it takes to wake a thread on
+/// another, halted CPU of a guest (measured 20-60 us).
+const ANSWER_NS: u64 = 80_000;
 /// After this many wake-ups in a row that found nothing, it pauses.
 const STRIKES: u32 = 3;
 /// Wake-ups further apart than this are no row. A busy CPU yields it a crumb 10-14 times a second (measured), which is no
@@ -39,8 +40,7 @@ pub(crate) struct Sentinel {
     /// It sleeps off a pause: do not wake it.
     pausing: AtomicBool,
     pools: [AtomicPtr<RtPool>; POOLS],
-    /// The service's sleeping place, alive as long as `owner` is.
-    service: OnceLock<Arc<Parker>>,
+    service: Arc<Bell>,
     pub(super) runs: AtomicU64,
     pub(super) found: AtomicU64,
     pub(super) pauses: AtomicU64,
@@ -56,35 +56,60 @@ const IN_FORCE: i32 = 2;
 const REFUSED: i32 = 3;
 const OVER: i32 = 4;
 
-/// The sentinels of the CPUs that a pool's workers run on.
-pub(crate) struct Crew(pub(super) Vec<&'static Sentinel>);
+/// Who is to know that items of a pool wait: the sentinels of the CPUs that its workers run on, and the service.
+pub(crate) struct Crew {
+    pub(super) sentinels: Vec<&'static Sentinel>,
+    pub(super) service: Arc<Bell>,
+}
 
 impl Crew {
     /// Makes them runnable. 5 ns each if they are, about 1 us if one sleeps.
     pub(crate) fn rouse(&self) {
-        self.0.iter().for_each(|s| s.rouse());
+        self.service.hurry();
+        self.sentinels.iter().for_each(|s| s.rouse());
+    }
+}
+
+/// The service's sleeping place.
+pub(crate) struct Bell {
+    pub(crate) parker: Parker,
+    /// The service sleeps for longer than the shortest period.
+    pub(super) dozing: AtomicBool,
+}
+
+impl Bell {
+    pub(super) fn new() -> Bell {
+        Bell {
+            parker: Parker::new(),
+            dozing: AtomicBool::new(false),
+        }
+    }
+
+    /// Wakes the service if it sleeps for long: at most once for each such sleep.
+    fn hurry(&self) {
+        if self.dozing.load(Ordering::Relaxed) && self.dozing.swap(false, Ordering::Relaxed) {
+            self.parker.unpark();
+        }
     }
 }
 
 impl Sentinel {
     /// A place for a sentinel of `cpu`.
-    pub(super) fn place(cpu: u32, service: Arc<Parker>) -> &'static Sentinel {
-        let s: &'static Sentinel = Box::leak(Box::new(Sentinel {
+    pub(super) fn place(cpu: u32, service: Arc<Bell>) -> &'static Sentinel {
+        Box::leak(Box::new(Sentinel {
             cpu,
             parker: Parker::new(),
             tid: AtomicI32::new(0),
             stop: AtomicBool::new(false),
             pausing: AtomicBool::new(false),
             pools: [const { AtomicPtr::new(ptr::null_mut()) }; POOLS],
-            service: OnceLock::new(),
+            service,
             runs: AtomicU64::new(0),
             found: AtomicU64::new(0),
             pauses: AtomicU64::new(0),
             cpu_before: AtomicU64::new(0),
             state: AtomicI32::new(NEW),
-        }));
-        let _ = s.service.set(service);
-        s
+        }))
     }
 
     pub(super) fn cpu(&self) -> u32 {
@@ -110,6 +135,12 @@ impl Sentinel {
     /// Whether the system refused it its class or its CPU.
     pub(super) fn is_refused(&self) -> bool {
         self.state.load(Ordering::Relaxed) == REFUSED
+    }
+
+    /// Whether it has a thread, or gets one.
+    pub(super) fn is_there(&self) -> bool {
+        matches!(self.state.load(Ordering::Relaxed), STARTED | IN_FORCE)
+            && !self.stop.load(Ordering::Relaxed)
     }
 
     /// Whether its thread watches.
@@ -213,6 +244,9 @@ impl Sentinel {
                 self.parker.park();
                 continue;
             };
+            if pool.watch.is_coming() && !self.is_late(pool) {
+                continue;
+            }
             self.runs.fetch_add(1, Ordering::Relaxed);
             let found = self.call_somebody(pool);
             if found {
@@ -227,13 +261,25 @@ impl Sentinel {
         }
     }
 
+    /// Whether the worker that is on its way does not come within its patience.
+    fn is_late(&self, pool: &RtPool) -> bool {
+        let until = monotonic_ns() + cmwq_policy::pool::WAKE_PATIENCE_NS;
+        while pool.watch.is_coming() && !self.stop.load(Ordering::Relaxed) {
+            if monotonic_ns() >= until {
+                return true;
+            }
+            sched::yield_now();
+        }
+        false
+    }
+
     /// A pool that has items waiting behind what runs.
     fn wanted(&self) -> Option<&'static RtPool> {
         self.pools.iter().find_map(|slot| {
             // Ordering: Acquire pairs with the Release of `watch`.
             let p = slot.load(Ordering::Acquire);
             // SAFETY: null or a pool, and pools are never given back.
-            unsafe { p.as_ref() }.filter(|p| p.watch.is_behind())
+            unsafe { p.as_ref() }.filter(|p| p.watch.is_wanted())
         })
     }
 
@@ -244,17 +290,16 @@ impl Sentinel {
         match pool.watch.standby() {
             Some(worker) => worker.poke(self.cpu),
             None => {
-                if let Some(service) = self.service.get() {
-                    service.unpark();
-                }
+                self.service.parker.unpark();
             }
         }
         // Usually it has preempted us within the call, and we are back because this CPU has nothing else to do.
-        for _ in 0..ANSWER_YIELDS {
-            if pool.watch.answers().0 != answers || self.stop.load(Ordering::Relaxed) {
+        let until = monotonic_ns() + ANSWER_NS;
+        while pool.watch.answers().0 == answers && !self.stop.load(Ordering::Relaxed) {
+            sched::yield_now();
+            if monotonic_ns() >= until {
                 break;
             }
-            sched::yield_now();
         }
         pool.watch.answers().1 != found
     }

@@ -4,15 +4,14 @@
 //! If the thread cannot be made, others tick in its place: the spawner, rescuers, and threads that wait
 //! ([`Detect::stand_in`]).
 
-use super::sentinel::{Crew, Sentinel};
+use super::sentinel::{Bell, Crew, Sentinel};
 use super::{Detect, confirm, hogs, watchdog};
 use crate::pool::RtPool;
 use crate::runtime::RtInner;
 use crate::sys::clock::Clock;
 use crate::sys::cpu;
-use crate::sys::parker::Parker;
 use crate::sys::thread::ThreadSpec;
-use cmwq_policy::pool::{Backlog, Time};
+use cmwq_policy::pool::{Backlog, Time, WorkerState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -28,6 +27,8 @@ const YOUNG_NS: Time = 100_000;
 const SENTINEL_IDLE: Duration = Duration::from_secs(10);
 /// The most sentinels of a runtime; pools on further CPUs have the tick.
 const MAX_SENTINELS: usize = 128;
+/// The most sentinels that look after one pool.
+const MAX_CREW: usize = 32;
 
 /// What the service's lock guards.
 #[derive(Default)]
@@ -45,6 +46,7 @@ pub(crate) struct State {
 struct Armed {
     pool: &'static RtPool,
     quiet: u32,
+    new: bool,
     stall: watchdog::Stall,
 }
 
@@ -65,6 +67,7 @@ impl Detect {
             state.armed.push(Armed {
                 pool,
                 quiet: 0,
+                new: true,
                 stall: watchdog::Stall::default(),
             });
         }
@@ -94,7 +97,7 @@ impl Detect {
     /// Wakes the service, or has it made.
     fn nudge(&self, rt: &Arc<RtInner>) {
         if self.alive.swap(true, Ordering::Relaxed) {
-            self.parker.unpark();
+            self.bell.parker.unpark();
         } else {
             rt.spawner.request_service(rt);
         }
@@ -170,16 +173,17 @@ impl Detect {
         drop(state);
         let later = self.cull_and_retire(rt, now, busy);
         if waiting {
+            self.bell.dozing.store(slow, Ordering::Relaxed);
             return Some(self.switches.period * if slow { 4 } else { 1 });
         }
         later
     }
 
-    /// The machine (or this process) stood still: a tick came a quarter of the watchdog's threshold late. What did not move
+    /// The machine (or this process) stood still: a tick came half the watchdog's threshold late. What did not move
     /// meanwhile is not to blame.
     fn was_paused(&self, now: Time) -> bool {
         let last = self.lock().last_tick;
-        let limit = self.watchdog_ns.load(Ordering::Relaxed) / 4;
+        let limit = self.watchdog_ns.load(Ordering::Relaxed) / 2;
         limit > 0 && last > 0 && now.saturating_sub(last) > limit
     }
 
@@ -198,7 +202,7 @@ impl Detect {
                 .fetch_add(u64::from(f.blocked), Ordering::Relaxed);
             found |= f.blocked > 0;
         }
-        if self.hog_ns > 0 {
+        if self.hog_ns.load(Ordering::Relaxed) > 0 {
             hogs::look(rt, pool, noted);
         }
         let (owed, backlog) = pool.with(|p, drv| {
@@ -215,7 +219,8 @@ impl Detect {
         };
         watchdog::look(rt, pool, &mut a.stall);
         let on_service = self.service_tid.load(Ordering::Relaxed) != 0;
-        if self.switches.sentinel && on_service && a.quiet == 0 {
+        if on_service && (a.quiet == 0 || a.new) {
+            a.new = false;
             self.man(rt, pool, noted);
         }
         // So that nothing of a worker is kept alive between ticks.
@@ -226,7 +231,7 @@ impl Detect {
     /// Takes the pool off the list, unless items wait again. Its lock decides: whoever finds it unarmed there arms it.
     fn disarm(&self, pool: &'static RtPool) -> bool {
         let off = pool.inspect(|inner| {
-            if inner.policy.backlog() != Backlog::None {
+            if inner.policy.wants_tick() {
                 return false;
             }
             inner.watched.armed = false;
@@ -243,42 +248,59 @@ impl Detect {
     fn man(&self, rt: &Arc<RtInner>, pool: &'static RtPool, noted: &[confirm::Noted]) {
         let mut cpus: Vec<u32> = noted
             .iter()
-            .filter(|n| n.state == cmwq_policy::pool::WorkerState::Running)
+            .filter(|n| n.state == WorkerState::Running && n.cpu != u32::MAX)
             .map(|n| n.cpu)
-            .filter(|c| *c != u32::MAX)
             .collect();
+        let running = cpus.len();
         cpus.sort_unstable();
         cpus.dedup();
-        let mut crew: Vec<&'static Sentinel> = Vec::with_capacity(cpus.len());
-        for cpu in cpus {
-            if let Some(s) = self.sentinel_of(rt, cpu)
-                && s.watch(pool)
-            {
-                crew.push(s);
+        if cpus.len() < running {
+            // Some share a CPU, so another one of the pod may be idle.
+            let pod = pool.key_hint().map(|k| k.pod()).unwrap_or_default();
+            let others = pod.intersection(&rt.machine.load().usable);
+            for cpu in &others {
+                let cpu = cpu as u32;
+                if cpus.len() < running && !cpus.contains(&cpu) {
+                    cpus.push(cpu);
+                }
             }
         }
-        pool.inspect(|inner| {
-            // Who watched before stays: a worker that runs elsewhere now comes back.
-            if let Some(old) = &inner.watched.crew {
-                for &s in &old.0 {
-                    if !s.is_refused() && !crew.iter().any(|c| std::ptr::eq(*c, s)) {
-                        crew.push(s);
+        let old = pool.inspect(|inner| inner.watched.crew.clone());
+        // Who watched before stays: a worker that runs elsewhere now comes back.
+        let mut sentinels: Vec<&'static Sentinel> = old
+            .iter()
+            .flat_map(|c| c.sentinels.iter().copied())
+            .filter(|s| s.is_there())
+            .collect();
+        if self.switches.sentinel {
+            for cpu in cpus {
+                if sentinels.len() < MAX_CREW
+                    && sentinels.iter().all(|s| s.cpu() != cpu)
+                    && let Some(s) = self.sentinel_of(rt, cpu)
+                    && s.watch(pool)
+                {
+                    sentinels.push(s);
+                }
+            }
+        }
+        let crew = match old {
+            Some(old) if old.sentinels.len() == sentinels.len() => old,
+            _ => {
+                let crew = Arc::new(Crew {
+                    sentinels,
+                    service: Arc::clone(&self.bell),
+                });
+                pool.inspect(|inner| {
+                    if inner.watched.armed {
+                        inner.watched.crew = Some(Arc::clone(&crew));
                     }
-                }
-                if crew.len() == old.0.len() {
-                    crew.clear();
-                }
+                });
+                crew
             }
-            if !crew.is_empty() {
-                inner.watched.crew = Some(Arc::new(Crew(std::mem::take(&mut crew))));
-            }
-            inner.watched.crew.clone()
-        })
-        .inspect(|crew| {
-            if pool.watch.is_behind() {
-                crew.rouse();
-            }
-        });
+        };
+        if pool.watch.is_wanted() {
+            crew.sentinels.iter().for_each(|s| s.rouse());
+        }
         self.lock().retire_at = None;
     }
 
@@ -293,7 +315,7 @@ impl Detect {
                 Some(s) => *s,
                 None if all.len() >= MAX_SENTINELS => return None,
                 None => {
-                    let s = Sentinel::place(cpu, Arc::clone(&self.parker));
+                    let s = Sentinel::place(cpu, Arc::clone(&self.bell));
                     all.push(s);
                     s
                 }
@@ -373,7 +395,7 @@ const SENTINEL_STACK: usize = 64 << 10;
 pub(crate) const SERVICE_STACK: usize = 512 << 10;
 
 /// The body of the service's thread.
-pub(crate) fn service_main(weak: &Weak<RtInner>, parker: &Parker) {
+pub(crate) fn service_main(weak: &Weak<RtInner>, bell: &Bell) {
     let buffers = Mutex::new(Buffers::default());
     let mut first = true;
     loop {
@@ -391,9 +413,10 @@ pub(crate) fn service_main(weak: &Weak<RtInner>, parker: &Parker) {
         drop(rt);
         match sleep {
             Some(d) => {
-                parker.park_timeout(d);
+                bell.parker.park_timeout(d);
             }
-            None => parker.park(),
+            None => bell.parker.park(),
         }
+        bell.dozing.store(false, Ordering::Relaxed);
     }
 }

@@ -10,12 +10,15 @@ use crate::runtime::RtInner;
 use cmwq_policy::pool::{Backlog, WorkerId};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+
+const COMING: u8 = 1;
+const BEHIND: u8 = 2;
 
 /// The words that sentinels read.
 pub(crate) struct PoolWatch {
-    /// Items wait behind what runs.
-    behind: AtomicBool,
+    /// How the backlog is: 0, or one of the two below.
+    backlog: AtomicU8,
     /// The idle worker to wake; null if there is none.
     standby: AtomicPtr<WorkerShared>,
     /// Looks that were asked for and have been made, and how many of them found a blocked worker.
@@ -47,16 +50,21 @@ pub(crate) enum Notice {
 impl PoolWatch {
     pub(crate) fn new() -> PoolWatch {
         PoolWatch {
-            behind: AtomicBool::new(false),
+            backlog: AtomicU8::new(0),
             standby: AtomicPtr::new(ptr::null_mut()),
             answered: AtomicU32::new(0),
             confirmed: AtomicU32::new(0),
         }
     }
 
-    /// Whether items wait behind what runs.
-    pub(super) fn is_behind(&self) -> bool {
-        self.behind.load(Ordering::Relaxed)
+    /// Whether a sentinel is wanted: items wait behind what runs, or a worker is on its way to them.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a worker is on its way to waiting items: one that is stuck behind another on a busy CPU takes long.
+    pub(super) fn is_coming(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed) == COMING
     }
 
     /// The worker to wake.
@@ -113,8 +121,12 @@ impl Watched {
         words: &PoolWatch,
     ) -> Notice {
         let before = self.backlog.replace(backlog);
-        let behind = backlog == Backlog::Behind;
-        if behind {
+        let level = match backlog {
+            Backlog::Behind => BEHIND,
+            Backlog::Coming => COMING,
+            Backlog::None | Backlog::Short => 0,
+        };
+        if level != 0 {
             self.standby = policy.idle_head();
             let record = self
                 .standby
@@ -123,8 +135,8 @@ impl Watched {
             // Ordering: Release pairs with the Acquire of `standby`.
             words.standby.store(record, Ordering::Release);
         }
-        words.behind.store(behind, Ordering::Relaxed);
-        if backlog == Backlog::None {
+        words.backlog.store(level, Ordering::Relaxed);
+        if backlog == Backlog::None || (backlog == Backlog::Coming && !self.armed) {
             return Notice::Nothing;
         }
         if !self.armed {
@@ -132,7 +144,9 @@ impl Watched {
             return Notice::Arm;
         }
         match &self.crew {
-            Some(crew) if behind && before != Some(Backlog::Behind) => {
+            Some(crew)
+                if level != 0 && !matches!(before, Some(Backlog::Behind | Backlog::Coming)) =>
+            {
                 Notice::Rouse(Arc::clone(crew))
             }
             _ => Notice::Nothing,

@@ -137,6 +137,11 @@ impl Token for ItemPtr {
         let a = self.0.as_ptr().addr();
         (a >> 5) ^ (a >> 13)
     }
+
+    #[inline]
+    fn mark(self) -> u64 {
+        self.0.as_ptr().addr() as u64
+    }
 }
 
 impl ItemPtr {
@@ -144,6 +149,11 @@ impl ItemPtr {
     #[inline]
     pub(crate) fn new(header: NonNull<Header>) -> ItemPtr {
         ItemPtr(header)
+    }
+
+    /// The item that gave this [`Token::mark`].
+    pub(crate) fn from_mark(mark: u64) -> Option<ItemPtr> {
+        NonNull::new(mark as usize as *mut Header).map(ItemPtr)
     }
 
     /// The header.

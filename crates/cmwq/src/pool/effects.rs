@@ -6,12 +6,17 @@
 
 use super::{RtPool, WorkerShared, link_arc, link_of};
 use crate::completion::Completion;
+use crate::control::probe::{self, Named};
+use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::sys::parker::WakeToken;
 use crate::workqueue::PwqLink;
 use cmwq_policy::pool::{BirthReason, Driver as PolicyDriver, PwqTag, Time, WorkerId};
+use cmwq_topology::CpuSet;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A step that needs another lock.
 pub(crate) enum Todo {
@@ -29,12 +34,20 @@ pub(crate) enum Todo {
     Drained(Arc<PwqLink>),
     /// The rescuer is wanted for the pwq.
     Mayday(Arc<PwqLink>),
+    /// An item became active, and somebody wants to know.
+    Activated(Named, Arc<PwqLink>),
+    /// Items of the pwq have waited too long for their pod: call a helper.
+    Offer(Arc<PwqLink>),
 }
 
 /// Takes the policy's notes under the pool's lock.
 pub(crate) struct Driver<'a> {
     workers: &'a [Option<Arc<WorkerShared>>],
     time: &'a TimeSource,
+    /// Where roaming workers are to wake up.
+    home: Option<&'a CpuSet>,
+    /// The last reading of the clock, 0 if there was none.
+    stamp: Cell<Time>,
     effects: Effects,
     todo: &'a mut Vec<Todo>,
 }
@@ -43,9 +56,14 @@ pub(crate) struct Driver<'a> {
 #[derive(Default)]
 pub(crate) struct Effects {
     wake: Option<WakeToken>,
+    /// Who is to be woken first, and where it is wanted.
+    woken: Option<&'static WorkerShared>,
+    wanted_on: Option<u32>,
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
     barriers: Vec<Arc<Completion>>,
+    /// Workers that sleep outside their pod, by thread id, to be moved before they are woken.
+    homing: Vec<i32>,
 }
 
 impl<'a> Driver<'a> {
@@ -53,11 +71,14 @@ impl<'a> Driver<'a> {
     pub(super) fn new(
         workers: &'a [Option<Arc<WorkerShared>>],
         time: &'a TimeSource,
+        home: Option<&'a CpuSet>,
         todo: &'a mut Vec<Todo>,
     ) -> Driver<'a> {
         Driver {
             workers,
             time,
+            home,
+            stamp: Cell::new(0),
             effects: Effects::default(),
             todo,
         }
@@ -68,10 +89,40 @@ impl<'a> Driver<'a> {
         self.effects
     }
 
+    /// The calling worker's CPU is about to be free, and as many workers run as may: who is woken in this step is to come here.
+    pub(crate) fn hand_over(&mut self, cpu: Option<u32>) {
+        self.effects.wanted_on = cpu;
+    }
+
     /// The time on the runtime's clock.
     #[inline]
     pub(crate) fn now(&self) -> Time {
-        self.time.now()
+        let now = self.time.now();
+        self.stamp.set(now);
+        now
+    }
+
+    /// The last reading of the clock, 0 if there was none.
+    #[inline]
+    pub(super) fn last_stamp(&self) -> Time {
+        self.stamp.get()
+    }
+
+    /// Items of the pwq have waited too long for their pod.
+    #[cold]
+    pub(super) fn offer(&mut self, pwq: PwqTag) {
+        let link = self.link(pwq);
+        self.todo.push(Todo::Offer(link));
+    }
+
+    #[cold]
+    fn note_activated(&mut self, item: u64, pwq: PwqTag) {
+        // SAFETY: the item is queued and the pool's lock is held, so the queue's side holds it.
+        let named = ItemPtr::from_mark(item).and_then(|item| unsafe { probe::name(item) });
+        if let Some(named) = named {
+            let link = self.link(pwq);
+            self.todo.push(Todo::Activated(named, link));
+        }
     }
 
     fn worker(&self, w: WorkerId) -> Option<&WorkerShared> {
@@ -87,10 +138,24 @@ impl<'a> Driver<'a> {
 impl PolicyDriver<Arc<Completion>> for Driver<'_> {
     #[inline]
     fn wake(&mut self, w: WorkerId) {
-        let Some(token) = self.worker(w).and_then(|s| s.parker.prepare_unpark()) else {
+        let Some(shared) = self.worker(w) else {
             return;
         };
+        let homeless = self.home.is_some_and(|home| shared.sleeps_outside(home));
+        let tid = shared.tid.load(Ordering::Relaxed);
+        shared.note_wake(self.stamp.get());
+        let Some(token) = shared.parker.prepare_unpark() else {
+            return;
+        };
+        if homeless {
+            shared.homed.store(true, Ordering::Relaxed);
+            self.effects.homing.push(tid);
+        }
         if self.effects.wake.is_none() {
+            // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
+            self.effects.woken = self
+                .worker(w)
+                .map(|s| unsafe { &*std::ptr::from_ref::<WorkerShared>(s) });
             self.effects.wake = Some(token);
         } else {
             self.effects.more_wakes.push(token);
@@ -131,6 +196,13 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
     }
 
     #[inline]
+    fn activated(&mut self, item: u64, pwq: PwqTag) {
+        if probe::on() {
+            self.note_activated(item, pwq);
+        }
+    }
+
+    #[inline]
     fn contended(&self, pwq: PwqTag) -> bool {
         // SAFETY: as in `link`.
         unsafe { link_of(pwq) }
@@ -157,12 +229,18 @@ impl Effects {
     /// Whether carrying it out needs the runtime.
     #[inline]
     pub(super) fn needs_runtime(&self) -> bool {
-        self.create.is_some()
+        self.create.is_some() || !self.homing.is_empty()
     }
 
     #[inline]
     pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
+        if let Some(rt) = rt {
+            self.homing.iter().for_each(|&tid| rt.bring_home(pool, tid));
+        }
         if let Some(token) = self.wake {
+            if let (Some(cpu), Some(worker)) = (self.wanted_on, self.woken) {
+                worker.come_to(cpu);
+            }
             token.wake();
         }
         for token in self.more_wakes {
@@ -224,6 +302,11 @@ fn perform(step: Todo, todo: &mut Vec<Todo>) {
         }
         Todo::Flushed(link, colour) => link.wq.flushed(colour),
         Todo::Drained(link) => link.wq.release_link(&link, todo),
-        Todo::Mayday(link) => link.wq.call_rescuer(&link),
+        Todo::Mayday(link) => {
+            probe::mayday(&link.wq, link.pool.id);
+            link.wq.call_rescuer(&link);
+        }
+        Todo::Activated(named, link) => probe::activate_work(named, &link.wq),
+        Todo::Offer(link) => link.wq.call_helper(&link, todo),
     }
 }

@@ -10,7 +10,7 @@ use crate::detect::{SERVICE_STACK, service_main};
 use crate::runtime::RtInner;
 use crate::sys::clock::monotonic;
 use crate::sys::parker::Parker;
-use crate::sys::thread::ThreadSpec;
+use crate::sys::thread::{SpawnError, ThreadSpec};
 use cmwq_policy::pool::{BirthReason, CREATE_COOLDOWN_NS};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +25,8 @@ pub(crate) struct Spawner {
     alive: AtomicBool,
     /// Threads that could not be made.
     pub(crate) failures: AtomicU64,
+    /// A pool got no worker because of the ceiling: workers that find nothing to do make room.
+    starved: AtomicBool,
 }
 
 #[derive(Default)]
@@ -34,6 +36,8 @@ struct State {
     retry: Vec<(&'static RtPool, Duration)>,
     /// The runtime's service thread is wanted, not before then.
     service: Option<Duration>,
+    /// The timer thread could not be made; it is tried again then.
+    timers: Option<Duration>,
     stop: bool,
 }
 
@@ -44,6 +48,7 @@ impl Spawner {
             parker: Arc::new(Parker::new()),
             alive: AtomicBool::new(false),
             failures: AtomicU64::new(0),
+            starved: AtomicBool::new(false),
         }
     }
 
@@ -60,6 +65,13 @@ impl Spawner {
     /// The runtime's service thread is wanted.
     pub(crate) fn request_service(&self, rt: &Arc<RtInner>) {
         self.lock().service = Some(Duration::ZERO);
+        self.nudge(rt);
+    }
+
+    /// The timer thread could not be made: try again later.
+    pub(crate) fn retry_timers(&self, rt: &Arc<RtInner>) {
+        let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
+        self.lock().timers.get_or_insert(due);
         self.nudge(rt);
     }
 
@@ -112,10 +124,29 @@ impl Spawner {
         self.alive.load(Ordering::Acquire)
     }
 
+    /// Whether a pool could get no worker because of the ceiling on threads. Asked by a worker after it went idle under its
+    /// pool's lock; who sets it looks at the pools afterwards: one of the two sees the other.
+    #[inline]
+    pub(crate) fn is_starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed)
+    }
+
+    /// A worker's thread is over: what failed because of the ceiling is tried again at once.
+    pub(crate) fn thread_left(&self) {
+        if !self.is_starved() {
+            return;
+        }
+        self.starved.store(false, Ordering::Relaxed);
+        for r in &mut self.lock().retry {
+            r.1 = Duration::ZERO;
+        }
+        self.parker.unpark();
+    }
+
     /// Whether workers are wanted or are to be asked for again.
     pub(crate) fn is_needed(&self) -> bool {
         let state = self.lock();
-        !state.wanted.is_empty() || !state.retry.is_empty()
+        !state.wanted.is_empty() || !state.retry.is_empty() || state.timers.is_some()
     }
 
     /// For a waiter while the spawner could not be made: pools whose cooldown is over ask again, which tries to make it.
@@ -135,7 +166,7 @@ impl Spawner {
         for pool in due {
             pool.with(|p, drv| {
                 let now = drv.now();
-                p.kick(now, drv);
+                p.may_create_again(now, drv);
             });
         }
         self.nudge(rt);
@@ -154,12 +185,12 @@ const SPAWNER_STACK: usize = 256 << 10;
 const STAND_IN: Duration = Duration::from_millis(4);
 
 fn make_service(rt: &Arc<RtInner>) {
-    let (weak, parker) = (Arc::downgrade(rt), rt.detect.parker());
+    let (weak, bell) = (Arc::downgrade(rt), rt.detect.bell());
     let spec = ThreadSpec {
         name: format!("{}/service", rt.thread_name),
         stack: Some(SERVICE_STACK),
     };
-    if (rt.factory)(&spec, Box::new(move || service_main(&weak, &parker))).is_err() {
+    if (rt.factory)(&spec, Box::new(move || service_main(&weak, &bell))).is_err() {
         rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
         rt.spawner.lock().service = Some(monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS));
     }
@@ -170,7 +201,7 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
         let Some(rt) = weak.upgrade() else { return };
         let spawner = &rt.spawner;
         let now = monotonic();
-        let (job, due, service, stop) = {
+        let (job, due, service, timers, stop) = {
             let mut state = spawner.lock();
             let due: Vec<&'static RtPool> = state
                 .retry
@@ -182,8 +213,12 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
             let job = state.wanted.pop_front();
             // Workers first.
             let service = job.is_none() && state.service.take_if(|t| *t <= now).is_some();
-            (job, due, service, state.stop)
+            let timers = state.timers.take_if(|t| *t <= now).is_some();
+            (job, due, service, timers, state.stop)
         };
+        if timers {
+            rt.timers.retry(&rt);
+        }
         if service && !stop {
             make_service(&rt);
             continue;
@@ -192,7 +227,7 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
             // The cooldown is over: if a worker is still needed, the policy asks again.
             pool.with(|p, drv| {
                 let now = drv.now();
-                p.kick(now, drv);
+                p.may_create_again(now, drv);
             });
         }
         match job {
@@ -211,6 +246,7 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
                     .iter()
                     .map(|r| r.1)
                     .chain(state.service)
+                    .chain(state.timers)
                     .chain(stand_in)
                     .min();
                 drop(state);
@@ -236,14 +272,27 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
         (rt.factory)(
             &spec,
             Box::new(move || {
-                let _ticket = ticket;
-                worker_main(pool, &own);
+                worker_main(pool, &own, reason);
+                drop(ticket);
+                if !own.fork.is_stale() {
+                    own.spawner.thread_left();
+                }
             }),
         )
     });
     match result {
-        Ok(()) => rt.note_birth(reason),
+        Ok(()) => {
+            rt.note_birth(reason);
+            rt.live.start(rt);
+        }
         Err(e) => {
+            // A worker in reserve is not worth another one's leaving.
+            if e == SpawnError::Ceiling && reason != BirthReason::Reserve {
+                // Idle workers of other pools make room.
+                // Ordering: SeqCst: a worker that goes idle after we looked at its pool sees this, see `is_starved`.
+                rt.spawner.starved.store(true, Ordering::SeqCst);
+                rt.spare_a_thread(pool);
+            }
             rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
             rt.creation_failed(pool, &e);
             let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);

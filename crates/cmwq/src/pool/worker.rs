@@ -1,14 +1,16 @@
 //! The worker thread.
 
 use super::batch::BatchWord;
-use super::{RtPool, link_of, run_todo};
+use super::{RtPool, helper, link_of, run_todo};
+use crate::control::{cpu_time, probe, words};
 use crate::current::{self, WorkerContext};
-use crate::detect::Evidence;
+use crate::detect::{Evidence, PlaceWords};
 use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{DeathReason, Here, Next, Taken, Time};
+use cmwq_policy::pool::{BirthReason, Here, Next, Taken, Time};
+use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,14 +22,30 @@ pub(crate) struct WorkerShared {
     pub(crate) tid: AtomicI32,
     /// What the running item calls itself, for dumps.
     description: Mutex<String>,
+    /// That item is still the one that runs.
+    described: AtomicBool,
     /// CPU time of the thread when it last looked, ns.
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
+    /// When it was woken last, 0 if that is not to be measured.
+    pub(crate) woken_at: AtomicU64,
+    /// The CPU where it went to sleep.
+    slept_on: AtomicU32,
+    /// It was moved to its pod when it was woken; it may roam again once it runs.
+    pub(crate) homed: AtomicBool,
+    /// Its mask was widened for the item that it runs.
+    pub(crate) widened: AtomicBool,
+    /// Somebody else set its mask: it is left alone.
+    pub(crate) adopted: AtomicBool,
     /// How others find out whether it is blocked.
     pub(crate) evidence: Evidence,
     /// A sentinel woke it to look after its pool: the sentinel's CPU plus 1.
     poked: AtomicU32,
+    /// Where it was when it last asked for work.
+    last_cpu: AtomicU32,
+    /// Which CPUs its thread may use.
+    pub(crate) place: PlaceWords,
     /// The kind of the item that runs or ran last.
     kind: AtomicPtr<VTable>,
     /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
@@ -42,6 +60,10 @@ static SPARE: Mutex<Vec<Arc<WorkerShared>>> = Mutex::new(Vec::new());
 /// How often a worker that found nothing lets others run before it sleeps.
 const YIELDS: u32 = 3;
 
+/// A worker's first so many wake-ups are timed, of later ones one in [`WAKES_SAMPLE`].
+const WAKES_ALL: u32 = 64;
+const WAKES_SAMPLE: u32 = 4;
+
 /// The longest worker description that is kept, bytes (kernel: WORKER_DESC_LEN 32, with the terminating zero).
 pub(crate) const DESCRIPTION_BYTES: usize = 31;
 
@@ -52,10 +74,18 @@ impl WorkerShared {
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
             description: Mutex::new(String::new()),
+            described: AtomicBool::new(false),
             cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            woken_at: AtomicU64::new(0),
+            slept_on: AtomicU32::new(u32::MAX),
+            homed: AtomicBool::new(false),
+            widened: AtomicBool::new(false),
+            adopted: AtomicBool::new(false),
             evidence: Evidence::default(),
             poked: AtomicU32::new(0),
+            last_cpu: AtomicU32::new(u32::MAX),
+            place: PlaceWords::default(),
             kind: AtomicPtr::new(std::ptr::null_mut()),
             name: Mutex::new(""),
             name_key: AtomicPtr::new(std::ptr::null_mut()),
@@ -72,8 +102,14 @@ impl WorkerShared {
     pub(crate) fn give_back(self: Arc<Self>) {
         self.tid.store(0, Ordering::Relaxed);
         self.evidence.forget();
+        self.cpu_time.store(0, Ordering::Relaxed);
         self.away.store(false, Ordering::Relaxed);
         self.poked.store(0, Ordering::Relaxed);
+        self.slept_on.store(u32::MAX, Ordering::Relaxed);
+        for flag in [&self.homed, &self.widened, &self.adopted] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        self.place.forget();
         self.describe("");
         SPARE
             .lock()
@@ -83,9 +119,20 @@ impl WorkerShared {
 
     /// Wakes the worker to look after its pool. For sentinels: takes no lock, allocates nothing.
     pub(crate) fn poke(&self, cpu: u32) {
+        if self.parker.is_parked() {
+            self.come_to(cpu);
+        }
         // Ordering: Release, and the parker's own: who wakes sees the poke.
         self.poked.store(cpu.saturating_add(1), Ordering::Release);
         self.parker.unpark();
+    }
+
+    /// Has the worker, which sleeps, wake up on this CPU, which is about to be free. Without this the system wakes it where it
+    /// ran last, behind whatever runs there, if all CPUs look busy at that moment. About 1.6 us unless it ran here last.
+    pub(crate) fn come_to(&self, cpu: u32) {
+        if self.last_cpu.load(Ordering::Relaxed) != cpu {
+            self.place.narrow(self.tid.load(Ordering::Relaxed), cpu);
+        }
     }
 
     fn take_poke(&self) -> Option<u32> {
@@ -113,6 +160,9 @@ impl WorkerShared {
                 self.name_key.store(key, Ordering::Relaxed);
             }
         }
+        if self.described.load(Ordering::Relaxed) {
+            self.described.store(false, Ordering::Relaxed);
+        }
         self.kind
             .store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
     }
@@ -129,6 +179,21 @@ impl WorkerShared {
         }
     }
 
+    /// It is woken now. The time is kept for the measure of wake-ups unless the waker keeps the CPU where the worker sleeps: that
+    /// would measure how long the waker goes on.
+    #[inline]
+    pub(super) fn note_wake(&self, now: Time) {
+        let own = cpu::current_cpu() == Some(self.slept_on.load(Ordering::Relaxed));
+        self.woken_at
+            .store(if own { 0 } else { now }, Ordering::Relaxed);
+    }
+
+    /// Whether it went to sleep on a CPU outside these.
+    pub(super) fn sleeps_outside(&self, home: &CpuSet) -> bool {
+        let cpu = self.slept_on.load(Ordering::Relaxed);
+        cpu != u32::MAX && !home.contains(cpu as usize)
+    }
+
     /// Sets the description; cut to what is kept, at a character's boundary.
     pub(crate) fn describe(&self, text: &str) {
         let mut end = text.len().min(DESCRIPTION_BYTES);
@@ -141,10 +206,14 @@ impl WorkerShared {
             .unwrap_or_else(PoisonError::into_inner);
         d.clear();
         d.push_str(&text[..end]);
+        self.described.store(true, Ordering::Relaxed);
     }
 
     /// The description; kept until the next item starts or sets another.
     pub(crate) fn description(&self) -> String {
+        if !self.described.load(Ordering::Relaxed) {
+            return String::new();
+        }
         self.description
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -153,24 +222,24 @@ impl WorkerShared {
 }
 
 /// The body of a worker thread: joins the pool, works, leaves.
-pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
+pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthReason) {
     let shared = WorkerShared::obtain();
     let tid = cpu::gettid();
     shared.tid.store(tid, Ordering::Relaxed);
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
         unreachable!("a pool that asked for a worker stays until it came or failed")
     };
-    rt.place_worker(pool, tid);
+    let placed_for = rt.place_worker_of(pool, &shared);
     let now = rt.time.now();
     let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
-        let i = id as usize;
-        if inner.workers.len() <= i {
-            inner.workers.resize_with(i + 1, || None);
-        }
-        inner.workers[i] = Some(Arc::clone(&shared));
+        inner.seat(id, &shared);
+        inner.births[why as usize] += 1;
         (id, inner.policy.counts().own())
     });
+    probe::worker_lives(rt, pool, tid, true, words::birth(why));
+    rt.place_again_if_changed(pool, &shared, &placed_for);
+    rt.live.stir();
     if own > 2 {
         rt.detect.may_cull(rt, pool);
     }
@@ -192,32 +261,62 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>) {
     rt.worker_left(pool);
 }
 
-fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
+fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let WorkerContext {
         rt,
         pool,
         worker,
         shared,
-    } = context;
+    } = &**context;
     let mut batch = Vec::with_capacity(cmwq_policy::pool::BATCH);
     let mut todo = Vec::new();
+    let mut wakes: u32 = 0;
+    let mut woken_at = 0;
+    let mut went_home = false;
     loop {
+        shared.place.widen();
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
+        shared.last_cpu.store(on, Ordering::Relaxed);
         let here = Here {
             cpu: on,
             in_pod: pod.contains(on as usize),
         };
-        let next = pool.step(&mut todo, |p, drv| {
+        let widened = std::mem::take(&mut went_home);
+        let homed = shared.homed.load(Ordering::Relaxed);
+        let mut looked_at = 0;
+        let mut lone = false;
+        let (next, at) = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
+            looked_at = now;
+            if widened {
+                p.count_repatriated(*worker);
+            }
             pool.visited(now);
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
+                lone = batch.len() == 1 && p.waiting() == 0;
+                if homed {
+                    p.count_repatriated(*worker);
+                }
             }
-            next
+            (next, now)
         });
+        match batch.first() {
+            // SAFETY: the entry is ours until it is counted out.
+            Some(first) => cpu_time::run(&unsafe { link_of(first.tag) }.wq.records.cpu_time, at),
+            None => cpu_time::pause(at),
+        }
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
+        }
+        // Where more than one item had gathered, the CPU was busy: that says nothing about wake-ups.
+        let since = std::mem::take(&mut woken_at);
+        if since != 0 && lone {
+            rt.wakes.record(looked_at.saturating_sub(since));
+        }
+        if homed && shared.homed.swap(false, Ordering::Relaxed) {
+            rt.place_worker_of(pool, shared);
         }
         match next {
             Next::Run => {
@@ -226,8 +325,19 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                     // The item forked and returned in the child, which has no business with our items.
                     return;
                 }
+                went_home = shared.widened.load(Ordering::Relaxed) && rt.narrow(pool, shared);
             }
             Next::Idle => {
+                if helper::help(context, &mut batch) {
+                    if rt.fork.is_stale() {
+                        return;
+                    }
+                    continue;
+                }
+                if rt.spawner.is_starved() {
+                    // Another pool can have no thread because of the ceiling: this one, or one that is idle longer, leaves.
+                    pool.with(|p, drv| p.spare_one(drv));
+                }
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.
                 for _ in 0..YIELDS {
@@ -235,31 +345,35 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                         crate::sys::sched::yield_now();
                     }
                 }
+                shared.slept_on.store(on, Ordering::Relaxed);
+                let sleeps = !shared.parker.is_notified();
+                let mut poked = false;
                 loop {
                     shared.parker.park();
                     // A sentinel may have woken it, which is only a hint.
                     let Some(cpu) = shared.take_poke() else { break };
+                    poked = true;
                     if rt.detect.answer_poke(rt, pool, *worker, cpu) {
                         break;
                     }
                 }
+                rt.live.stir();
+                wakes = wakes.wrapping_add(1);
+                let sampled = wakes < WAKES_ALL || wakes.is_multiple_of(WAKES_SAMPLE);
+                if sleeps && !poked && sampled {
+                    woken_at = shared.woken_at.load(Ordering::Relaxed);
+                }
             }
             Next::Exit => {
-                let id = *worker as usize;
-                rt.note_death(if pool.inspect(|inner| inner.policy.is_closing()) {
-                    DeathReason::Shutdown
-                } else {
-                    DeathReason::Culled
-                });
-                // The policy may have given the id to another worker already.
-                pool.inspect(|inner| {
-                    if inner.workers[id]
-                        .as_ref()
-                        .is_some_and(|w| Arc::ptr_eq(w, shared))
-                    {
-                        inner.workers[id] = None;
-                    }
-                });
+                let why = pool.forget_worker(*worker, shared);
+                rt.note_death(why);
+                probe::worker_lives(
+                    rt,
+                    pool,
+                    shared.tid.load(Ordering::Relaxed),
+                    false,
+                    words::death(why),
+                );
                 return;
             }
         }
@@ -278,6 +392,10 @@ fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &Worke
         let Some(i) = shared.batch.claim(now) else {
             return;
         };
+        if batch[i].tag != batch[i - 1].tag {
+            // SAFETY: the entry is ours until it is counted out.
+            cpu_time::run(&unsafe { link_of(batch[i].tag) }.wq.records.cpu_time, now);
+        }
         // SAFETY: as above.
         unsafe { shared.about_to_run(batch[i].item) };
         run_one(&batch[i]);
@@ -290,6 +408,14 @@ pub(crate) fn run_one(t: &Taken<crate::item::ItemPtr>) {
     // SAFETY: the entry is ours until it is counted out, which this thread does or allows only after the item ended.
     let link = unsafe { link_of(t.tag) };
     link.wq.started_one();
+    // SAFETY: the queue's side, which we are, holds the item.
+    let named = unsafe { probe::name(t.item) };
+    if let Some(named) = named {
+        probe::execute_start(named, link, t.entry);
+    }
     // SAFETY: the policy gave the item to this thread alone, and it was queued.
     unsafe { current::run_item(t.item, link) };
+    if let Some(named) = named {
+        probe::execute_end(named, link);
+    }
 }

@@ -1,7 +1,10 @@
 //! Settings of a runtime.
 
+use super::live::Live;
+use super::wakes::Wakes;
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
-use crate::detect::{Detect, Detectors, Report, Reports};
+use crate::control::Records;
+use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
 use crate::sys::fork::ForkStamp;
@@ -36,10 +39,11 @@ pub struct RuntimeBuilder {
     histograms: bool,
     factory: Option<ThreadFactory>,
     detectors: Detectors,
-    on_report: Option<Arc<dyn Fn(&Report) + Send + Sync>>,
+    on_report: Option<ReportHook>,
     watchdog: Duration,
     manual: Option<manual::Manual>,
     time: TimeSource,
+    follow: Option<bool>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -75,11 +79,13 @@ impl RuntimeBuilder {
             watchdog: WATCHDOG,
             manual: None,
             time: TimeSource::Real,
+            follow: None,
         }
     }
 
-    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; queueing never fails for
-    /// that. Rescuers, the spawner and the timer thread come on top.
+    /// The most worker threads, at least 1. When it is reached no worker is made until one has left; idle workers leave for
+    /// pools that have none, so all get through as long as items end. Queueing never fails for that. Rescuers, the spawner
+    /// and the timer thread come on top.
     pub fn max_threads(mut self, n: usize) -> Self {
         self.max_threads = n;
         self
@@ -128,6 +134,17 @@ impl RuntimeBuilder {
     /// What the process may use of the machine, instead of reading it.
     pub fn process_cpus(mut self, process: ProcessCpus) -> Self {
         self.process = Some(process);
+        self
+    }
+
+    /// Whether changes of what the process may use are followed while the runtime lives: CPUs going off and on line, its cgroup's
+    /// cpuset and quota, the affinity of its threads set from outside. On unless [`topology`](Self::topology) or
+    /// [`process_cpus`](Self::process_cpus) were given; on with a given topology, what the system says is applied to that.
+    ///
+    /// Costs a thread that sleeps in `poll`, made with the first worker, and a look of some 100 us at most once a second while
+    /// items run; nothing while none do.
+    pub fn follow_changes(mut self, on: bool) -> Self {
+        self.follow = Some(on);
         self
     }
 
@@ -217,8 +234,14 @@ impl RuntimeBuilder {
                 expected: "at least one character, none of them NUL".to_owned(),
             });
         }
+        let given = self.topology.is_some() || self.process.is_some();
+        let follow = self.follow.unwrap_or(!given) && self.manual.is_none();
+        let real_topology = self.topology.is_none();
         let topology = Arc::new(self.topology.unwrap_or_else(Topology::current));
-        let process = self.process.unwrap_or_else(ProcessCpus::current);
+        let process = match self.process {
+            Some(p) if self.follow != Some(true) => p,
+            _ => ProcessCpus::current(),
+        };
         let machine = Machine::new(topology, &process, self.default_scope);
         let fork = ForkStamp::new();
         let inner = RtInner {
@@ -228,13 +251,14 @@ impl RuntimeBuilder {
             stack_size: self.stack_size,
             thread_name: self.thread_name,
             hooks: self.hooks,
-            max_threads: self.max_threads,
+            max_threads: AtomicUsize::new(self.max_threads),
             power_efficient: self.power_efficient,
             idle_timeout: self.idle_timeout,
             histograms: self.histograms,
             threads: Arc::new(AtomicUsize::new(0)),
             machine: ArcSwap::from_pointee(machine),
             pools: Mutex::new(HashMap::new()),
+            pools_made: AtomicU64::new(0),
             wqs: Mutex::new(Wqs::default()),
             spawner: Spawner::new(),
             detect: Detect::new(self.detectors, Reports::new(self.on_report), self.watchdog),
@@ -243,7 +267,12 @@ impl RuntimeBuilder {
             manual: self.manual,
             births: std::array::from_fn(|_| AtomicU64::new(0)),
             deaths: std::array::from_fn(|_| AtomicU64::new(0)),
+            records: Records::new(),
             misplaced: AtomicU64::new(0),
+            adopted: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            wakes: Wakes::new(),
+            live: Arc::new(Live::new(follow, real_topology)),
         };
         Ok(Runtime::from_inner(Arc::new(inner)))
     }

@@ -7,7 +7,7 @@ use super::RtInner;
 use crate::current::{self, WorkerContext};
 use crate::pool::{RtPool, WorkerShared, worker::run_one};
 use cmwq_policy::pool::{Here, Next, WorkerId, WorkerState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nothing is left to do, and what was waited for has not happened.
@@ -19,6 +19,8 @@ pub(crate) struct Manual {
     pub(crate) clock: Arc<AtomicU64>,
     /// Items that have run.
     pub(crate) steps: AtomicU64,
+    /// The CPU of the worker whose item runs; 0 outside items.
+    pub(crate) cpu: AtomicUsize,
 }
 
 impl Manual {
@@ -27,6 +29,7 @@ impl Manual {
             rng: Mutex::new(seed ^ 0x9e37_79b9_7f4a_7c15),
             clock,
             steps: AtomicU64::new(0),
+            cpu: AtomicUsize::new(0),
         }
     }
 
@@ -57,26 +60,25 @@ impl RtInner {
         let mut candidates = Vec::new();
         for pool in self.pools() {
             pool.inspect(|inner| {
+                let serial = inner.serial;
                 for (id, w) in inner.policy.workers() {
                     if w.state == WorkerState::Waking {
-                        candidates.push(Candidate::Worker(pool, id));
+                        candidates.push((serial, id, Candidate::Worker(pool, id)));
                     }
                 }
                 if inner.policy.counts().creating > 0 {
-                    candidates.push(Candidate::Create(pool));
+                    candidates.push((serial, u32::MAX, Candidate::Create(pool)));
                 }
             });
         }
         if candidates.is_empty() {
             return false;
         }
-        // Pools come out of a hash table: sort, so that the seed alone decides.
-        candidates.sort_by_key(|c| match c {
-            Candidate::Worker(p, w) => (p.id, *w, 0),
-            Candidate::Create(p) => (p.id, u32::MAX, 1),
-        });
+        // Pools come out of a hash table, and their ids are those of the process: sort by what this runtime made when, so that
+        // the seed alone decides.
+        candidates.sort_by_key(|c| (c.0, c.1));
         let i = self.the_manual().below(candidates.len());
-        match candidates.swap_remove(i) {
+        match candidates.swap_remove(i).2 {
             Candidate::Worker(pool, id) => self.work(pool, id),
             Candidate::Create(pool) => {
                 let now = self.time.now();
@@ -105,6 +107,7 @@ impl RtInner {
             .inspect(|inner| inner.key.as_ref().map(|k| k.pod()))
             .unwrap_or_default();
         let cpu = pod.first().unwrap_or(0) as u32;
+        let outer_cpu = self.the_manual().cpu.swap(cpu as usize, Ordering::Relaxed);
         let outer = current::worker();
         current::enter(Arc::new(WorkerContext {
             rt: Arc::clone(self),
@@ -136,19 +139,13 @@ impl RtInner {
                 }
                 Next::Idle => break,
                 Next::Exit => {
-                    pool.inspect(|inner| {
-                        if inner.workers[id as usize]
-                            .as_ref()
-                            .is_some_and(|w| Arc::ptr_eq(w, &shared))
-                        {
-                            inner.workers[id as usize] = None;
-                        }
-                    });
+                    pool.forget_worker(id, &shared);
                     self.worker_left(pool);
                     break;
                 }
             }
         }
+        self.the_manual().cpu.store(outer_cpu, Ordering::Relaxed);
         match outer {
             Some(context) => current::enter(context),
             None => current::leave(),

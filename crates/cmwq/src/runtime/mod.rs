@@ -4,29 +4,43 @@
 //! |---|---|
 //! | `builder.rs` | settings |
 //! | `machine.rs` | CPUs, masks, pods |
-//! | `pools.rs` | the table of pools, worker threads' placing and counting |
+//! | `pools.rs` | the table of pools, the counting of worker threads |
+//! | `neighbours.rs` | which pools are near which |
+//! | `placing.rs` | where worker threads run |
+//! | `wakes.rs` | measured wake-up times and the hedge delay |
+//! | `live.rs` | following changes of the CPUs |
+//! | `settings.rs` | settings that can change while it runs |
 //! | `shutdown.rs` | ending it, freezing it |
 //! | `system.rs` | the system workqueues |
 //! | `manual.rs` | driving it by hand, by a seed |
 
 mod builder;
+mod live;
 mod machine;
 pub(crate) mod manual;
+mod neighbours;
+mod placing;
 mod pools;
+mod settings;
 mod shutdown;
 mod system;
+mod wakes;
 
 pub use builder::RuntimeBuilder;
 pub(crate) use machine::Machine;
+pub(crate) use placing::mask_words;
+pub use settings::{CpuMaskError, Placement};
 pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 
 use crate::completion::Completion;
+use crate::control::Records;
 use crate::current;
 use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
 use crate::sys::clock::Clock;
+use crate::sys::cpu;
 use crate::sys::fork::ForkStamp;
 use crate::sys::futex::Timeout;
 use crate::sys::thread::ThreadFactory;
@@ -86,7 +100,7 @@ pub(crate) struct RtInner {
     pub(crate) stack_size: Option<usize>,
     pub(crate) thread_name: String,
     pub(crate) hooks: Hooks,
-    pub(crate) max_threads: usize,
+    pub(crate) max_threads: AtomicUsize,
     pub(crate) power_efficient: bool,
     pub(crate) idle_timeout: Duration,
     pub(crate) histograms: bool,
@@ -94,6 +108,8 @@ pub(crate) struct RtInner {
     pub(crate) threads: Arc<AtomicUsize>,
     pub(crate) machine: ArcSwap<Machine>,
     pools: Mutex<HashMap<PoolKey, &'static RtPool>>,
+    /// Pools made so far.
+    pub(crate) pools_made: AtomicU64,
     wqs: Mutex<Wqs>,
     pub(crate) spawner: Spawner,
     pub(crate) detect: Detect,
@@ -101,10 +117,17 @@ pub(crate) struct RtInner {
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
-    births: [AtomicU64; 6],
-    deaths: [AtomicU64; 4],
+    pub(crate) births: [AtomicU64; 7],
+    pub(crate) deaths: [AtomicU64; 4],
+    pub(crate) records: Records,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
+    /// Threads whose CPU mask somebody else has set.
+    pub(crate) adopted: AtomicU64,
+    /// How often the CPUs or their limits changed while it ran.
+    pub(crate) changes: AtomicU64,
+    pub(crate) wakes: wakes::Wakes,
+    pub(crate) live: Arc<live::Live>,
 }
 
 #[derive(Default)]
@@ -221,6 +244,16 @@ impl Runtime {
 }
 
 impl RtInner {
+    /// The CPU that the calling thread runs on, which decides where what it queues goes. In a runtime driven by hand that of
+    /// the worker whose item runs, so that the machine has no part in it.
+    #[inline]
+    pub(crate) fn here(&self) -> usize {
+        match &self.manual {
+            None => cpu::current_cpu().unwrap_or(0) as usize,
+            Some(manual) => manual.cpu.load(Ordering::Relaxed),
+        }
+    }
+
     /// Keeps a warning for [`Runtime::warnings`].
     pub(crate) fn warn(&self, text: String) {
         let mut w = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -334,10 +367,11 @@ impl RtInner {
         (self.spawner.is_needed() && !self.spawner.is_alive()) || self.timers.is_helpless()
     }
 
-    pub(crate) fn timers_failed(&self, e: &crate::sys::thread::SpawnError) {
-        self.warn(format!(
-            "the timer thread could not be made: {e}; waiters fire timers meanwhile"
+    pub(crate) fn timers_failed(self: &Arc<Self>, e: &crate::sys::thread::SpawnError) {
+        self.warn_once(format!(
+            "the timer thread could not be made: {e}; it is tried again every second, and waiters fire timers meanwhile"
         ));
+        self.spawner.retry_timers(self);
     }
 
     /// Calls the start or stop hook on a worker thread; a panic of the hook ends there.
@@ -382,5 +416,6 @@ impl Drop for RtInner {
         }
         self.spawner.stop();
         self.timers.stop();
+        self.live.stop();
     }
 }

@@ -72,12 +72,7 @@ impl Runtime {
         if self.drain_all(deadline)? {
             return Ok(Ok(()));
         }
-        let left = self
-            .inner
-            .wqs()
-            .iter()
-            .filter_map(|wq| leftover(wq))
-            .collect();
+        let left = self.inner.wqs().iter().filter_map(leftover).collect();
         Ok(Err(ShutdownTimeout { left }))
     }
 

@@ -89,6 +89,24 @@ pub(crate) fn affinity(tid: i32) -> Result<Vec<u64>, SysError> {
     Ok(words[..used].to_vec())
 }
 
+/// Whether the CPUs that thread `tid` may use now are exactly those of `mask`, given without trailing zero words. False if they
+/// cannot be read. Allocates nothing. About 300 ns.
+pub(crate) fn affinity_is(tid: i32, mask: &[u64]) -> bool {
+    let mut words = [0_u64; MAX_MASK_WORDS];
+    // SAFETY: the kernel writes at most `size_of_val(&words)` bytes to `words`.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            tid,
+            mem::size_of_val(&words),
+            words.as_mut_ptr(),
+        )
+    };
+    rc > 0
+        && words[..mask.len().min(MAX_MASK_WORDS)] == *mask
+        && words[mask.len()..].iter().all(|w| *w == 0)
+}
+
 /// A mask with only `cpu` in it. `None` beyond CPU 8191.
 pub(crate) fn single(cpu: u32) -> Option<Vec<u64>> {
     let word = usize::try_from(cpu / 64)

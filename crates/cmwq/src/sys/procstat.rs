@@ -198,6 +198,39 @@ impl StallReport {
     }
 }
 
+/// Which process this is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnProcess {
+    /// `comm` of the main thread; empty without `/proc`.
+    pub(crate) name: String,
+    /// When it started: clock ticks since boot; 0 without `/proc`.
+    pub(crate) start_ticks: u64,
+}
+
+/// Looks this process up. Two small files.
+pub(crate) fn own_process() -> OwnProcess {
+    let read = |file: &str| {
+        let bytes =
+            std::fs::read(format!("/proc/{}/{file}", std::process::id())).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    OwnProcess {
+        name: read("comm").trim_end().to_owned(),
+        // Field 22; counted after the name's last bracket, where field 3 follows.
+        start_ticks: read("stat")
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse().ok())
+            .unwrap_or(0),
+    }
+}
+
+/// How often a control group was throttled by its CPU quota, if its `cpu.stat` says.
+pub(crate) fn nr_throttled(group: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(group.join("cpu.stat")).ok()?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok())
+}
+
 fn task_file(proc: &Path, tid: i32, file: &str) -> PathBuf {
     proc.join("self/task").join(tid.to_string()).join(file)
 }

@@ -31,7 +31,8 @@ enum Stage<F, T> {
     Closure(F),
     Running,
     Value(T),
-    Failed(JoinError),
+    /// Boxed, so that a small closure makes a small cell.
+    Failed(Box<JoinError>),
     Taken,
 }
 
@@ -40,7 +41,7 @@ enum Stage<F, T> {
 pub(crate) struct Shared {
     header: Header,
     state: Futex,
-    waker: Mutex<Option<Waker>>,
+    waker: Mutex<Option<Box<Waker>>>,
     ops: &'static Ops,
 }
 
@@ -105,7 +106,10 @@ where
                     & HANDLE
                     != 0;
                 if watched {
-                    Stage::Failed(JoinError::panicked(payload, std::any::type_name::<F>()))
+                    Stage::Failed(Box::new(JoinError::panicked(
+                        payload,
+                        std::any::type_name::<F>(),
+                    )))
                 } else {
                     crate::runtime::report_panic(std::any::type_name::<F>(), payload);
                     Stage::Taken
@@ -123,7 +127,7 @@ where
         };
         // SAFETY: as in `run`.
         let stage = unsafe { &mut *cell.as_ref().stage.get() };
-        let closure = std::mem::replace(stage, Stage::Failed(error));
+        let closure = std::mem::replace(stage, Stage::Failed(Box::new(error)));
         // A panic in the drop glue of captured values must not reach the canceller or a worker.
         drop_quietly(closure);
         // SAFETY: as in `run`.
@@ -136,7 +140,7 @@ where
         let stage = unsafe { &mut *cell.as_ref().stage.get() };
         let result: Result<T, JoinError> = match std::mem::replace(stage, Stage::Taken) {
             Stage::Value(v) => Ok(v),
-            Stage::Failed(e) => Err(e),
+            Stage::Failed(e) => Err(*e),
             Stage::Taken => {
                 panic!("the result was taken before: a finished JoinHandle was polled again")
             }
@@ -170,7 +174,7 @@ unsafe fn complete(cell: NonNull<Shared>) {
     let state = shared.state.word();
     let wake_address = shared.state.waker();
     let free = shared.ops.free;
-    let mut waker: Option<Waker> = None;
+    let mut waker: Option<Box<Waker>> = None;
     // Ordering: Acquire pairs with the Release of `fetch_or(WAKER)`: the waker is in its place.
     let mut seen = state.load(Ordering::Acquire);
     loop {
@@ -337,7 +341,7 @@ impl<T> TaskRef<T> {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         if !self.is_complete() {
             let state = self.shared().state.word();
-            let waker = cx.waker().clone();
+            let waker = Box::new(cx.waker().clone());
             // Both are foreign code, so neither is cloned nor dropped with the lock held.
             let older = self.shared().waker.lock().replace(waker);
             drop(older);
@@ -364,5 +368,20 @@ impl<T> Drop for TaskRef<T> {
             // SAFETY: the queue's side is through, so we free (C3).
             unsafe { free(self.shared) };
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_closure_makes_a_cell_of_a_small_size_class() {
+        // glibc keeps chunks of up to 128 bytes, header included, in bins that need no merging.
+        let f = || 7u64;
+        fn size<F: FnOnce() -> T, T>(_: &F) -> usize {
+            std::mem::size_of::<Cell<F, T>>()
+        }
+        assert!(size(&f) <= 120, "{} bytes", size(&f));
     }
 }

@@ -3,6 +3,7 @@
 use super::slot::SlotShared;
 use super::table::Table;
 use super::{Attrs, Released, Workqueue, WorkqueueKind, WqConfig, WqInner, WqState};
+use crate::control::WqRecords;
 use crate::error::BuildError;
 use crate::runtime::{RtInner, Runtime};
 use arc_swap::ArcSwap;
@@ -272,6 +273,7 @@ impl WorkqueueBuilder {
             room: super::room::Room::default(),
             panicked: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            records: WqRecords::new(rt.records.number_wq()),
             rescuer: OnceLock::new(),
             rt,
         });
@@ -335,7 +337,6 @@ impl WorkqueueBuilder {
                 helpable: kind == WorkqueueKind::Unbound && !self.kernel_mode,
             },
             freezable: self.freezable,
-            power_efficient: self.power_efficient,
             highpri: self.highpri,
             kernel_mode: self.kernel_mode,
             managed,

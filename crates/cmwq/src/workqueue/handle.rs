@@ -159,11 +159,11 @@ impl Workqueue {
         let (item, task) = new_task(f);
         match self.inner().queue_owned(item, Word::IN_TRANSIT, place) {
             Ok(()) => Ok(JoinHandle::queued(task)),
-            // SAFETY: the pair of `new_task`, and the item was not queued.
-            Err(error) => Err(TrySpawnError {
-                error,
-                func: unsafe { unmake(item, task) },
-            }),
+            Err(error) => {
+                // SAFETY: the pair of `new_task`, and the item was not queued.
+                let func = unsafe { unmake(item, task) };
+                Err(TrySpawnError { error, func })
+            }
         }
     }
 
@@ -420,7 +420,7 @@ impl WqInner {
         let Some((_, cpus)) = machine.nodes.iter().find(|n| n.0 == node) else {
             return Err(QueueError::NoSuchNode { node });
         };
-        let here = crate::sys::cpu::current_cpu().unwrap_or(0) as usize;
+        let here = self.rt.here();
         if cpus.contains(here) {
             return Ok(Place::Here);
         }
@@ -434,7 +434,7 @@ impl WqInner {
             return false;
         }
         let table = self.table.load();
-        let here = crate::sys::cpu::current_cpu().unwrap_or(0) as usize;
+        let here = self.rt.here();
         table
             .index(here)
             .and_then(|i| table.links[i].get())

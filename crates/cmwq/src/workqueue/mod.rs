@@ -12,6 +12,7 @@
 //! | `flush.rs` | flush, drain, destroy |
 //! | `handle.rs` | the public handle |
 //! | `stats.rs` | counters and histograms |
+//! | `report.rs` | what a snapshot shows of it |
 
 mod attrs;
 mod builder;
@@ -19,6 +20,7 @@ mod flush;
 mod handle;
 mod link;
 mod queue;
+mod report;
 mod room;
 mod slot;
 mod stats;
@@ -29,9 +31,11 @@ pub use builder::{Concurrency, WorkqueueBuilder};
 pub use handle::{Queued, Workqueue, WorkqueueKind};
 pub(crate) use link::PwqLink;
 pub(crate) use queue::Place;
+pub(crate) use report::{WqReport, kind_of as wq_kind};
 pub use stats::{Stats, TimeStats};
 
 use crate::completion::Completion;
+use crate::control::WqRecords;
 use crate::runtime::RtInner;
 use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
@@ -49,7 +53,6 @@ pub(crate) struct WqConfig {
     pub(crate) kind: WorkqueueKind,
     pub(crate) flags: PwqFlags,
     pub(crate) freezable: bool,
-    pub(crate) power_efficient: bool,
     pub(crate) highpri: bool,
     pub(crate) kernel_mode: bool,
     pub(crate) managed: bool,
@@ -74,6 +77,7 @@ pub(crate) struct WqInner {
     room: Room,
     pub(crate) panicked: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) records: WqRecords,
     rescuer: std::sync::OnceLock<Arc<crate::rescuer::Rescuer>>,
 }
 
@@ -100,6 +104,9 @@ struct Released {
     counters: PwqCounters,
     wait: cmwq_policy::hist::Histogram,
     run: cmwq_policy::hist::Histogram,
+    /// The largest of each pwq's.
+    peak_active: u32,
+    peak_waiting: u32,
 }
 
 impl Released {
@@ -107,6 +114,8 @@ impl Released {
         self.counters.add(&pwq.counters);
         self.wait.merge(&pwq.wait);
         self.run.merge(&pwq.run);
+        self.peak_active = self.peak_active.max(pwq.peak_active);
+        self.peak_waiting = self.peak_waiting.max(pwq.peak_waiting);
     }
 }
 

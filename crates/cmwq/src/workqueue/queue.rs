@@ -1,11 +1,11 @@
 //! The way of an item into a pool.
 
 use super::{PwqLink, WqInner};
+use crate::control::probe;
 use crate::current;
 use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
-use crate::sys::cpu;
 use cmwq_policy::pool::{Enqueue, Refused, Time};
 use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
 use std::sync::Arc;
@@ -118,14 +118,21 @@ impl WqInner {
         before: Word,
         place: Place,
     ) -> Result<(), QueueError> {
-        let here = cpu::current_cpu().unwrap_or(0) as usize;
-        let target = match place {
-            Place::Here => here,
-            Place::Cpu(cpu) => cpu,
+        let here = self.rt.here();
+        let (target, req_cpu) = match place {
+            Place::Here => (here, None),
+            Place::Cpu(cpu) => (cpu, Some(cpu)),
         };
+        // SAFETY: the caller owns the item, which once queued may be gone.
+        let named = unsafe { probe::name(item) };
         if before.pool() != NO_POOL {
             match self.redirect(item, before.pool(), here) {
-                Some(Attempt::Queued) => return Ok(()),
+                Some(Attempt::Queued) => {
+                    if let Some(named) = named {
+                        probe::queue_work(named, self, req_cpu, before.pool());
+                    }
+                    return Ok(());
+                }
                 Some(Attempt::Draining) => {
                     return Err(self.refuse(QueueError::Draining {
                         wq: self.name().clone(),
@@ -160,7 +167,13 @@ impl WqInner {
                 }
             };
             match attempt {
-                Attempt::Queued => return Ok(()),
+                Attempt::Queued => {
+                    if let Some(named) = named {
+                        let pool = table.links[i].get().map_or(0, |link| link.pool.id);
+                        probe::queue_work(named, self, req_cpu, pool);
+                    }
+                    return Ok(());
+                }
                 Attempt::Retry => crate::shim::spin_loop(),
                 Attempt::Closed => return Err(self.closed()),
                 Attempt::Draining => {

@@ -97,6 +97,8 @@ pub struct Stats {
     pub inlined: u64,
     /// Extra workers added because the queue's first item waited too long.
     pub fairness: u64,
+    /// Items held back by a limit when they were queued.
+    pub throttled: u64,
     /// Items active now: on a worklist, with a worker or running.
     pub active: usize,
     /// Items held back now by `max_active`.
@@ -151,6 +153,7 @@ impl WqInner {
             hedged,
             inlined,
             fairness,
+            throttled,
         } = counters;
         Stats {
             queued,
@@ -170,6 +173,7 @@ impl WqInner {
             hedged,
             inlined,
             fairness,
+            throttled,
             active,
             inactive,
             pwqs: links.len(),

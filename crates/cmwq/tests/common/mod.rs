@@ -10,20 +10,20 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a machine that is ten times overbooked.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A runtime on this machine.
-pub fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     Runtime::builder().build().unwrap()
 }
 
 /// A runtime on a made-up machine: `cpus` CPUs in as many nodes and caches as asked for.
-pub fn synthetic(spec: &str) -> RuntimeBuilder {
+pub(crate) fn synthetic(spec: &str) -> RuntimeBuilder {
     Runtime::builder().topology(Topology::synthetic(spec).expect("a valid description"))
 }
 
 /// Runs `f` on a thread of its own and gives its result; a hang is a failure with a name.
-pub fn within<R: Send + 'static>(what: &str, f: impl FnOnce() -> R + Send + 'static) -> R {
+pub(crate) fn within<R: Send + 'static>(what: &str, f: impl FnOnce() -> R + Send + 'static) -> R {
     let (tx, rx) = mpsc::channel();
     let thread = std::thread::Builder::new()
         .name(what.chars().take(15).collect())
@@ -43,7 +43,7 @@ pub fn within<R: Send + 'static>(what: &str, f: impl FnOnce() -> R + Send + 'sta
 }
 
 /// Waits until `f` holds; fails if it does not come to that.
-pub fn eventually(what: &str, f: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, f: impl Fn() -> bool) {
     let start = Instant::now();
     while !f() {
         assert!(start.elapsed() < PATIENCE, "never happens: {what}");
@@ -53,29 +53,29 @@ pub fn eventually(what: &str, f: impl Fn() -> bool) {
 
 /// Shut until opened; items wait at it, announced as blocking.
 #[derive(Default)]
-pub struct Gate {
+pub(crate) struct Gate {
     open: Mutex<bool>,
     bell: Condvar,
     waiting: AtomicUsize,
 }
 
 impl Gate {
-    pub fn new() -> Arc<Gate> {
+    pub(crate) fn new() -> Arc<Gate> {
         Arc::default()
     }
 
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.open.lock().unwrap() = true;
         self.bell.notify_all();
     }
 
     /// Waits at the gate as a thread that blocks and says so.
-    pub fn pass(&self) {
+    pub(crate) fn pass(&self) {
         cmwq::blocking(|| self.pass_silently());
     }
 
     /// Waits at the gate without telling the pool.
-    pub fn pass_silently(&self) {
+    pub(crate) fn pass_silently(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut open = self.open.lock().unwrap();
         while !*open {
@@ -86,18 +86,18 @@ impl Gate {
     }
 
     /// How many came to the gate so far.
-    pub fn arrived(&self) -> usize {
+    pub(crate) fn arrived(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
     /// Waits until `n` have come.
-    pub fn await_arrivals(&self, n: usize) {
+    pub(crate) fn await_arrivals(&self, n: usize) {
         eventually("items come to the gate", || self.arrived() >= n);
     }
 }
 
 /// Opens the gate when dropped, so that a failing assertion does not turn into a hang.
-pub struct Opener<'a>(pub &'a Gate);
+pub(crate) struct Opener<'a>(pub(crate) &'a Gate);
 
 impl Drop for Opener<'_> {
     fn drop(&mut self) {
@@ -106,20 +106,20 @@ impl Drop for Opener<'_> {
 }
 
 /// A waker that unparks a thread and counts.
-pub struct CountingWaker {
-    pub wakes: AtomicUsize,
+pub(crate) struct CountingWaker {
+    pub(crate) wakes: AtomicUsize,
     thread: std::thread::Thread,
 }
 
 impl CountingWaker {
-    pub fn new() -> Arc<CountingWaker> {
+    pub(crate) fn new() -> Arc<CountingWaker> {
         Arc::new(CountingWaker {
             wakes: AtomicUsize::new(0),
             thread: std::thread::current(),
         })
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.wakes.load(Ordering::SeqCst)
     }
 }
@@ -132,7 +132,7 @@ impl Wake for CountingWaker {
 }
 
 /// The smallest executor: one future, one thread. Never polls without having been woken, so a lost wake-up hangs.
-pub fn block_on<F: Future>(f: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(f: F) -> F::Output {
     let mut f = pin!(f);
     let own = CountingWaker::new();
     let waker = Waker::from(Arc::clone(&own));
@@ -151,12 +151,12 @@ pub fn block_on<F: Future>(f: F) -> F::Output {
 }
 
 /// Polls once.
-pub fn poll_once<F: Future + ?Sized>(f: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+pub(crate) fn poll_once<F: Future + ?Sized>(f: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
     f.poll(&mut Context::from_waker(waker))
 }
 
 /// Runs the named test of this binary again in a child process, with `CMWQ_CHILD` set.
-pub fn in_child(test: &str) -> std::process::Output {
+pub(crate) fn in_child(test: &str) -> std::process::Output {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env("CMWQ_CHILD", "1")
@@ -176,12 +176,12 @@ pub fn in_child(test: &str) -> std::process::Output {
 }
 
 /// Whether this is the child of [`in_child`].
-pub fn is_child() -> bool {
+pub(crate) fn is_child() -> bool {
     std::env::var_os("CMWQ_CHILD").is_some()
 }
 
 /// How many threads of this process have names that begin so.
-pub fn threads_named(prefix: &str) -> usize {
+pub(crate) fn threads_named(prefix: &str) -> usize {
     std::fs::read_dir("/proc/self/task")
         .unwrap()
         .filter_map(|t| std::fs::read_to_string(t.ok()?.path().join("comm")).ok())
@@ -191,28 +191,28 @@ pub fn threads_named(prefix: &str) -> usize {
 
 /// A number that grows, for counting in closures.
 #[derive(Clone, Default)]
-pub struct Count(Arc<AtomicUsize>);
+pub(crate) struct Count(Arc<AtomicUsize>);
 
 impl Count {
-    pub fn new() -> Count {
+    pub(crate) fn new() -> Count {
         Count::default()
     }
 
-    pub fn up(&self) -> usize {
+    pub(crate) fn up(&self) -> usize {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    pub fn down(&self) {
+    pub(crate) fn down(&self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 
-    pub fn get(&self) -> usize {
+    pub(crate) fn get(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
 /// Panics when dropped, once.
-pub struct BadDrop(pub &'static str);
+pub(crate) struct BadDrop(pub(crate) &'static str);
 
 impl Drop for BadDrop {
     fn drop(&mut self) {

@@ -11,7 +11,7 @@ use crate::{CpuList, Label};
     serde(default)
 )]
 pub struct PoolSnapshot {
-    /// Its number, unique in the runtime's life.
+    /// Its number, unique among the pools that exist.
     pub id: u32,
     /// Per-CPU or unbound.
     pub kind: PoolKind,
@@ -110,6 +110,8 @@ pub struct WorkerSnapshot {
     pub for_ns: u64,
     /// What it is blocked on, where known: a system call, a kernel function, or what the program said; empty otherwise.
     pub blocked_on: Label,
+    /// What its item calls itself, if it does (kernel: worker description).
+    pub description: String,
     /// CPU on which it was last seen.
     pub cpu: Option<u32>,
 }

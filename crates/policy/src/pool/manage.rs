@@ -17,6 +17,8 @@ pub const FLOOR_FIRST_NS: u64 = 1_000_000_000;
 /// An item that runs for longer than this gives the rest of its batch back. Many times the cost of a recall, a fraction of
 /// the tick's period.
 pub const BATCH_PATIENCE_NS: u64 = 500_000;
+/// A worker that came for a queue that was owed one stops being the pool's one extra after this many times `fairness_ns`.
+const OWED_PATIENCE: u64 = 10;
 /// How many worklist entries one look for an owed queue visits.
 const FAIRNESS_SCAN: usize = 4096;
 
@@ -32,11 +34,14 @@ pub struct FairnessConfig {
 /// Whether items wait although nobody is on the way to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backlog {
-    /// No item waits, or a worker is on its way.
+    /// No item waits, or one for which a worker is on its way.
     None,
+    /// Several items wait, and a worker is on its way.
+    Coming,
     /// Items wait and one more worker may run, but none is idle: it is being made, or cannot be.
     Short,
-    /// Items wait behind what runs, on the worklist or in a batch: if a running worker blocks, they should not.
+    /// Items wait behind what runs, on the worklist or in a batch, because no more may run or a further worker would not pay:
+    /// if a running one blocks, they should not.
     Behind,
 }
 
@@ -135,6 +140,8 @@ impl<T: Token, W> Pool<T, W> {
         self.manage.last_block = now;
         self.recall(w, now, drv);
         self.set_state(w, WorkerState::Blocked);
+        // It does not count any more, so it is no extra either.
+        self.manage.left(w);
         if self.workers[w].hog {
             self.workers[w].hog = false;
             self.manage.hogs -= 1;
@@ -265,6 +272,16 @@ impl<T: Token, W> Pool<T, W> {
         if self.config.fairness_ns == 0 || self.config.kind == PoolKind::Unmanaged {
             return None;
         }
+        if let Some(w) = self.manage.owed_worker
+            && self.workers.get(w).is_some_and(|x| x.taken_len > 0)
+        {
+            let running = drv.claimed(w).saturating_sub(1);
+            let ran = now.saturating_sub(drv.start_stamp(w, running));
+            if ran >= self.config.fairness_ns.saturating_mul(OWED_PATIENCE) {
+                // What it came for takes long, perhaps for ever: the next queue's turn.
+                self.manage.left(w);
+            }
+        }
         if let Some(owed) = self.manage.owed {
             let waits = self.manage.owed_worker.is_some()
                 || self
@@ -285,7 +302,8 @@ impl<T: Token, W> Pool<T, W> {
                 continue;
             }
             seen.push(e.pwq);
-            let waited_ns = now.saturating_sub(e.queued_at);
+            // Time held back by a limit is not time that workers owe.
+            let waited_ns = now.saturating_sub(e.active_at);
             let longest = found.is_none_or(|f| f.waited_ns < waited_ns);
             if self.pwqs[e.pwq].running == 0 && waited_ns >= self.config.fairness_ns && longest {
                 found = Some(FairnessConfig {
@@ -363,12 +381,18 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn backlog(&self) -> Backlog {
         if self.counts.waking > 0 {
-            Backlog::None
+            if self.open_batches > 0 || self.worklist.len() > 1 {
+                Backlog::Coming
+            } else {
+                Backlog::None
+            }
         } else if self.open_batches > 0 {
             Backlog::Behind
         } else if self.worklist.is_empty() {
             Backlog::None
-        } else if self.counts.running >= self.limit_now() {
+        } else if self.counts.running >= self.limit_now()
+            || (self.counts.running > 0 && !self.idle.is_empty())
+        {
             Backlog::Behind
         } else {
             Backlog::Short

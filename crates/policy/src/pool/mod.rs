@@ -12,9 +12,11 @@
 //! | `worker.rs` | worker states, the idle list, waking, creating, culling |
 //! | `run.rs` | taking items, collisions, settling what was done |
 //! | `manage.rs` | blocked workers, hogs, fairness, the liveness floor, mayday |
+//! | `outward.rs` | what other pods may see of the pool, and offers to them |
 
 mod entry;
 mod manage;
+mod outward;
 mod pwq;
 mod queue;
 mod run;
@@ -25,6 +27,7 @@ pub use manage::{
     BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
     MAYDAY_INTERVAL_NS,
 };
+pub use outward::Outlook;
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
@@ -53,6 +56,12 @@ pub const BATCH: usize = 16;
 pub trait Token: Copy + Eq {
     /// Spreads items over the busy table.
     fn hash(self) -> usize;
+
+    /// What [`Driver::activated`] is told of the item.
+    #[inline]
+    fn mark(self) -> u64 {
+        0
+    }
 }
 
 impl Token for u32 {
@@ -82,6 +91,11 @@ pub trait Driver<W> {
     fn drained(&mut self, pwq: PwqTag);
     /// Later: the rescuer of this pwq's queue is wanted in this pool.
     fn mayday(&mut self, pwq: PwqTag);
+    /// Now: an item (as its [`Token::mark`]) has become active: nothing but a free worker is missing. For traces.
+    #[inline]
+    fn activated(&mut self, item: u64, pwq: PwqTag) {
+        let _ = (item, pwq);
+    }
     /// Now: whether others wait for permits of this pwq's slot (a hint that may lag, see `slot.rs`).
     fn contended(&self, pwq: PwqTag) -> bool;
     /// Now: how many entries of its batch the worker has claimed.
@@ -122,6 +136,9 @@ pub struct PoolConfig {
     pub hog_ns: u64,
     /// The most extra workers that hogs may add in an unbound pool (its usable CPUs).
     pub hog_extra: u32,
+    /// What a wake-up costs on this machine until the worker runs, ns; see [`WAKE_COST_NS`]. One more worker is called only
+    /// if that pays.
+    pub wake_cost_ns: u64,
     /// Whether workers that worked less than a millisecond ago may stay although one more than the target runs.
     pub linger_ns: u64,
 }
@@ -137,6 +154,7 @@ impl Default for PoolConfig {
             fairness_ns: 10_000_000,
             hog_ns: 10_000_000,
             hog_extra: 1,
+            wake_cost_ns: WAKE_COST_NS,
             linger_ns: 200_000,
         }
     }
@@ -172,6 +190,8 @@ pub struct Pool<T, W> {
     no_create_before: Time,
     disassociated: bool,
     closing: bool,
+    /// When waiting work was last offered to other pods; 0 = since the last taker none.
+    offered_at: Time,
 }
 
 const BUSY_BUCKETS: usize = 64;
@@ -206,6 +226,7 @@ impl<T: Token, W> Pool<T, W> {
             no_create_before: 0,
             disassociated: false,
             closing: false,
+            offered_at: 0,
         }
     }
 
@@ -295,6 +316,18 @@ impl<T: Token, W> Pool<T, W> {
     /// One entry, if it exists.
     pub fn entry(&self, id: EntryId) -> Option<&Entry<T>> {
         self.entries.get(id)
+    }
+
+    /// Since when the first waiting item could have been started.
+    #[inline]
+    pub fn oldest_waiting(&self) -> Option<Time> {
+        self.entries.get(self.worklist.head()).map(|e| e.active_at)
+    }
+
+    /// Whether as many workers run as may: none of the pool's own will start what waits before another is done.
+    #[inline]
+    pub fn is_saturated(&self) -> bool {
+        self.counts.running + self.counts.waking >= self.limit_now()
     }
 
     /// The entries on the worklist, first to last.

@@ -75,6 +75,8 @@ pub struct PwqCounters {
     pub inlined: u64,
     /// Extra workers added because this queue's first item waited too long.
     pub fairness: u64,
+    /// Items held back by a limit when they were queued.
+    pub throttled: u64,
 }
 
 impl PwqCounters {
@@ -96,6 +98,7 @@ impl PwqCounters {
             hedged,
             inlined,
             fairness,
+            throttled,
         } = other;
         self.queued += queued;
         self.started += started;
@@ -112,6 +115,7 @@ impl PwqCounters {
         self.hedged += hedged;
         self.inlined += inlined;
         self.fairness += fairness;
+        self.throttled += throttled;
     }
 }
 
@@ -156,6 +160,10 @@ pub struct Pwq {
     pub(super) mayday: bool,
     /// Workers that run its items right now.
     pub(super) running: u32,
+    /// The most items that were active at once.
+    pub peak_active: u32,
+    /// The most items that waited at once, held back ones included.
+    pub peak_waiting: u32,
     /// Counters.
     pub counters: PwqCounters,
     /// Queue-to-start times.
@@ -188,11 +196,21 @@ impl Pwq {
             retiring: false,
             mayday: false,
             running: 0,
+            peak_active: 0,
+            peak_waiting: 0,
             counters: PwqCounters::default(),
             wait: Histogram::default(),
             run: Histogram::default(),
             served_at: 0,
         }
+    }
+
+    /// After an item came in or became active.
+    #[inline]
+    pub(super) fn note_peaks(&mut self) {
+        self.peak_active = self.peak_active.max(self.active);
+        let waiting = (self.active + self.inactive.len() as u32).saturating_sub(self.running);
+        self.peak_waiting = self.peak_waiting.max(waiting);
     }
 
     /// Items on the worklist, with workers or running.

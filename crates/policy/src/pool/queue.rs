@@ -81,16 +81,23 @@ impl<T: Token, W> Pool<T, W> {
             colour,
             oneshot: q.oneshot,
             queued_at: now,
+            active_at: now,
+            offered: false,
             issuer_cpu: q.issuer_cpu,
             lent: false,
             barriers: NIL,
         });
         if active {
             pwq.active += 1;
+            pwq.note_peaks();
+            drv.activated(q.item.mark(), pwq.tag);
             self.push_worklist(id, now);
             self.kick(now, drv);
         } else {
             self.entries.push_back(&mut self.pwqs[q.pwq].inactive, id);
+            let pwq = &mut self.pwqs[q.pwq];
+            pwq.counters.throttled += 1;
+            pwq.note_peaks();
             self.ask_if_needed(q.pwq, drv);
         }
         Ok(id)
@@ -114,7 +121,10 @@ impl<T: Token, W> Pool<T, W> {
             }
             let e = self.entries.pop_front(&mut pwq.inactive);
             pwq.active += 1;
+            pwq.note_peaks();
+            drv.activated(self.entries[e].item.mark(), pwq.tag);
             self.entries[e].place = Place::Worklist;
+            self.entries[e].active_at = now;
             self.push_worklist(e, now);
             n += 1;
         }
@@ -137,10 +147,16 @@ impl<T: Token, W> Pool<T, W> {
         }
     }
 
-    /// An active item left the pwq: its permit goes to the next item, to the slot, or stays as a spare.
-    pub(super) fn permit_freed<D: Driver<W>>(&mut self, id: PwqId, now: Time, drv: &mut D) {
+    /// Active items left the pwq: their permits go to the next items, to the slot, or stay as spares.
+    pub(super) fn permits_freed<D: Driver<W>>(
+        &mut self,
+        id: PwqId,
+        n: u32,
+        now: Time,
+        drv: &mut D,
+    ) {
         let pwq = &mut self.pwqs[id];
-        pwq.active -= 1;
+        pwq.active -= n;
         pwq.overdrawn = if pwq.active > pwq.limit {
             pwq.active
         } else {
@@ -266,7 +282,7 @@ impl<T: Token, W> Pool<T, W> {
         self.pwqs[pwq].counters.cancelled += 1;
         self.drop_entry(id, drv);
         if active {
-            self.permit_freed(pwq, now, drv);
+            self.permits_freed(pwq, 1, now, drv);
         }
         self.report_if_drained(pwq, drv);
         Removed::Removed
@@ -330,7 +346,8 @@ impl<T: Token, W> Pool<T, W> {
 
     /// The item of [`Pool::inline_begin`] has returned.
     pub fn inline_end<D: Driver<W>>(&mut self, id: EntryId, start: Time, end: Time, drv: &mut D) {
-        self.complete(id, start, end, drv);
+        let pwq = self.complete(id, start, end, drv);
+        self.row_done(Some((pwq, 1)), end, drv);
     }
 
     /// The running item of this entry waits for others of its queue: its permit serves for them meanwhile. Nothing happens if
@@ -345,7 +362,7 @@ impl<T: Token, W> Pool<T, W> {
         e.lent = true;
         let pwq = e.pwq;
         self.pwqs[pwq].lent += 1;
-        self.permit_freed(pwq, now, drv);
+        self.permits_freed(pwq, 1, now, drv);
         true
     }
 

@@ -97,6 +97,27 @@ impl<T: Token, W> Pool<T, W> {
             self.start(w, here, now, out, drv);
             return true;
         }
+        if self.take_for_attached(w, only, out) {
+            self.start(w, here, now, out, drv);
+            return true;
+        }
+        // What lies behind a long item in a batch is for helpers too.
+        if self.workers[w].kind == WorkerKind::Helper
+            && self.recall_fullest(now, drv)
+            && self.take_for_attached(w, only, out)
+        {
+            self.start(w, here, now, out, drv);
+            return true;
+        }
+        false
+    }
+
+    fn take_for_attached(
+        &mut self,
+        w: WorkerId,
+        only: Option<PwqId>,
+        out: &mut Vec<Taken<T>>,
+    ) -> bool {
         let mut at = self.worklist.head();
         while at != NIL {
             let (pwq, item, oneshot) = (
@@ -112,9 +133,13 @@ impl<T: Token, W> Pool<T, W> {
                 let counters = &mut self.pwqs[pwq].counters;
                 match self.workers[w].kind {
                     WorkerKind::Rescuer => counters.rescued += 1,
-                    _ => counters.helped += 1,
+                    _ => {
+                        counters.helped += 1;
+                        if self.workers[w].cpu == u32::MAX {
+                            self.offer_taken(); // it has just come
+                        }
+                    }
                 }
-                self.start(w, here, now, out, drv);
                 return true;
             }
             at = self.entries.next(at);
@@ -135,7 +160,12 @@ impl<T: Token, W> Pool<T, W> {
     /// Before a worker goes idle it has a batch recalled, the one with the most unclaimed items: no CPU idles while items
     /// lie behind others in a batch. Returns whether some came back.
     fn steal<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> bool {
-        if self.open_batches == 0 || !self.worklist.is_empty() || !self.within_limit(now) {
+        self.within_limit(now) && self.recall_fullest(now, drv)
+    }
+
+    /// With nothing on the worklist: has the batch with the most unclaimed items recalled. Returns whether some came back.
+    fn recall_fullest<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> bool {
+        if self.open_batches == 0 || !self.worklist.is_empty() {
             return false;
         }
         let fullest = self
@@ -309,6 +339,8 @@ impl<T: Token, W> Pool<T, W> {
         now: Time,
         drv: &mut D,
     ) {
+        // Permits of one queue's items in a row are dealt with together.
+        let mut row: Option<(PwqId, u32)> = None;
         while self.workers[w].settled < done {
             let i = self.workers[w].settled;
             self.workers[w].settled = i + 1;
@@ -322,7 +354,29 @@ impl<T: Token, W> Pool<T, W> {
             if let Some(item) = self.workers[w].busy_item.take() {
                 self.busy_unlink(w, item);
             }
-            self.complete(id, start, end, drv);
+            let pwq = self.complete(id, start, end, drv);
+            row = match row {
+                Some((same, n)) if same == pwq => Some((pwq, n + 1)),
+                other => {
+                    self.row_done(other, now, drv);
+                    Some((pwq, 1))
+                }
+            };
+        }
+        self.row_done(row, now, drv);
+    }
+
+    /// So many items of a pwq were completed: deal with their permits, and last of all say if it is drained, as it may be gone
+    /// right after.
+    pub(super) fn row_done<D: Driver<W>>(
+        &mut self,
+        row: Option<(PwqId, u32)>,
+        now: Time,
+        drv: &mut D,
+    ) {
+        if let Some((pwq, n)) = row {
+            self.permits_freed(pwq, n, now, drv);
+            self.report_if_drained(pwq, drv);
         }
     }
 
@@ -374,14 +428,14 @@ impl<T: Token, W> Pool<T, W> {
         }
     }
 
-    /// An item is done: count it out last of all, as its pwq may be gone right after.
+    /// An item is done; returns its pwq, whose permit the caller deals with, see [`Pool::row_done`].
     pub(super) fn complete<D: Driver<W>>(
         &mut self,
         id: EntryId,
         start: Time,
         end: Time,
         drv: &mut D,
-    ) {
+    ) -> PwqId {
         let e = self.drop_entry(id, drv);
         let p = &mut self.pwqs[e.pwq];
         p.running -= 1;
@@ -393,8 +447,7 @@ impl<T: Token, W> Pool<T, W> {
         let took = end.saturating_sub(start);
         self.average_run_ns = self.average_run_ns - (self.average_run_ns >> 4) + (took >> 4);
         self.manage.completed(end);
-        self.permit_freed(e.pwq, end, drv);
-        self.report_if_drained(e.pwq, drv);
+        e.pwq
     }
 
     pub(super) fn busy_worker(&self, item: T) -> Option<WorkerId> {

@@ -42,6 +42,8 @@ pub enum WorkerState {
     Intensive,
     /// Attached from elsewhere: does not count.
     Attached,
+    /// Helps in another pool instead of being idle: does not count, and is not woken.
+    Away,
     /// Told to leave.
     Dying,
 }
@@ -62,6 +64,8 @@ pub enum BirthReason {
     Hog = 4,
     /// Nothing had finished for too long.
     Floor = 5,
+    /// Another pod's items waited and this pod had a CPU to spare.
+    Help = 6,
 }
 
 /// Why a worker left.
@@ -93,6 +97,8 @@ pub struct WorkerCounts {
     pub intensive: u32,
     /// Attached from elsewhere.
     pub attached: u32,
+    /// Helping in another pool.
+    pub away: u32,
     /// On their way out.
     pub dying: u32,
     /// Asked for, not there yet.
@@ -108,6 +114,7 @@ impl WorkerCounts {
             WorkerState::Blocked => &mut self.blocked,
             WorkerState::Intensive => &mut self.intensive,
             WorkerState::Attached => &mut self.attached,
+            WorkerState::Away => &mut self.away,
             WorkerState::Dying => &mut self.dying,
         }
     }
@@ -118,7 +125,7 @@ impl WorkerCounts {
 
     /// The pool's own workers, whatever they do.
     pub fn own(&self) -> u32 {
-        self.idle + self.waking + self.running + self.blocked + self.intensive
+        self.idle + self.waking + self.running + self.blocked + self.intensive + self.away
     }
 
     /// Own workers that are not idle.
@@ -222,6 +229,22 @@ impl<T: Token, W> Pool<T, W> {
         self.manage.creation_failed(now);
     }
 
+    /// What stood in the way of making a worker is gone: the cooldown ends.
+    pub fn may_create_again<D: Driver<W>>(&mut self, now: Time, drv: &mut D) {
+        self.no_create_before = 0;
+        self.kick(now, drv);
+    }
+
+    /// Tells the longest idle worker to leave, for the sake of a pool that may have none otherwise. False if none is idle or
+    /// items wait here.
+    pub fn spare_one<D: Driver<W>>(&mut self, drv: &mut D) -> bool {
+        if self.idle.is_empty() || !self.worklist.is_empty() {
+            return false;
+        }
+        self.dismiss(self.idle.tail(), drv);
+        true
+    }
+
     /// When the next attempt to make a worker may be made; 0 if at once.
     pub fn no_create_before(&self) -> Time {
         self.no_create_before
@@ -271,6 +294,21 @@ impl<T: Token, W> Pool<T, W> {
         self.workers.push_front(&mut self.idle, w);
     }
 
+    /// An idle worker goes to help in another pool. It is not woken meanwhile; back home it calls [`Pool::next`]. No effect,
+    /// and false, if it is not idle any more (it was woken or dismissed: it calls [`Pool::next`] now).
+    pub fn go_away(&mut self, w: WorkerId) -> bool {
+        if self
+            .workers
+            .get(w)
+            .is_none_or(|x| x.state != WorkerState::Idle)
+        {
+            return false;
+        }
+        self.workers.unlink(&mut self.idle, w);
+        self.set_state(w, WorkerState::Away);
+        true
+    }
+
     /// Whether a running worker takes more items (kernel: keep_working).
     #[inline]
     pub(super) fn may_keep_working(&self, w: WorkerId, now: Time) -> bool {
@@ -305,8 +343,9 @@ impl<T: Token, W> Pool<T, W> {
             return true;
         }
         let head = self.worklist.head();
-        self.worklist.len() as u64 * self.average_run_ns >= WAKE_COST_NS * at_work
-            || now.saturating_sub(self.entries[head].queued_at) >= WAKE_COST_NS
+        let cost = self.config.wake_cost_ns;
+        self.worklist.len() as u64 * self.average_run_ns >= cost * at_work
+            || now.saturating_sub(self.entries[head].active_at) >= cost
     }
 
     /// Wakes the most recently idle worker, or asks for a new one, if one more is needed and pays. One is on its way at a time: it
@@ -338,7 +377,12 @@ impl<T: Token, W> Pool<T, W> {
         self.create(reason, now, drv)
     }
 
-    fn create<D: Driver<W>>(&mut self, reason: BirthReason, now: Time, drv: &mut D) -> bool {
+    pub(super) fn create<D: Driver<W>>(
+        &mut self,
+        reason: BirthReason,
+        now: Time,
+        drv: &mut D,
+    ) -> bool {
         if self.counts.creating > 0
             || now < self.no_create_before
             || self.counts.own() >= self.config.max_workers

@@ -1,5 +1,6 @@
 //! `cmwq bench`: one module a subcommand, and what they share.
 
+mod blocking;
 mod crypt;
 mod grid;
 mod host;
@@ -18,6 +19,7 @@ pub(crate) use output::print;
 /// The subcommands of `cmwq bench`.
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
+    Blocking(blocking::Args),
     Crypt(crypt::Args),
     Queue(queue::Args),
     Limit(limit::Args),
@@ -27,6 +29,7 @@ pub(crate) enum Bench {
 impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
+            Bench::Blocking(args) => args.run(),
             Bench::Crypt(args) => args.run(),
             Bench::Queue(args) => args.run(),
             Bench::Limit(args) => args.run(),

@@ -177,6 +177,7 @@ pub(super) fn threads(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
         "<WORKQUEUE",
         "<FUNCTION",
         "<BLOCKED ON",
+        "<DESCRIPTION",
     ]);
     for (p, w) in busy {
         table.row(vec![
@@ -192,6 +193,7 @@ pub(super) fn threads(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
             } else {
                 String::new()
             },
+            w.description.clone(),
         ]);
     }
     table.write(out, "")

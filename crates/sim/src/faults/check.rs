@@ -1,0 +1,196 @@
+//! What must hold after every event, and at the end.
+
+use crate::os::Tstate;
+use crate::sim::Sim;
+use crate::wq::{Req, Role};
+
+/// An item of a queue that helpers may serve waits at most this long while a CPU idles: ticks of 1 ms, steps that wait,
+/// a thread that is made, wake-ups; with a margin.
+const CONSERVING_NS: u64 = 6_000_000;
+
+impl Sim {
+    /// # Panics
+    /// With the invariant's name.
+    pub(crate) fn check_all(&mut self) {
+        for p in &self.wq.pools {
+            if p.pool.entries() > 0 || p.pool.counts().own() > 0 {
+                p.pool.check();
+            }
+        }
+        for q in 0..self.wq.queues.len() as u32 {
+            for s in 0..self.wq.queues[q as usize].slots.len() as u32 {
+                self.check_slot(q, s);
+            }
+        }
+        self.check_affinity();
+        self.check_conserving();
+    }
+
+    fn owed_permits(&self, q: u32, s: u32) -> (u32, bool) {
+        let mine = |t: u64| {
+            let l = &self.wq.links[t as usize];
+            l.queue == q && l.slot == s && l.leased
+        };
+        let (mut n, mut any) = (0, false);
+        let owed = self.os.steps.iter().flatten().chain(self.wq.todo.iter());
+        for r in owed {
+            match *r {
+                Req::Grant(t, k, _) | Req::GiveBack(t, k) | Req::Leave(t, k) if mine(t) => {
+                    n += k;
+                    any = true;
+                }
+                Req::Ask(t) | Req::Sweep(t) if mine(t) => any = true,
+                _ => {}
+            }
+        }
+        (n, any)
+    }
+
+    fn check_slot(&mut self, q: u32, s: u32) {
+        let (moving, owed) = self.owed_permits(q, s);
+        let queue = &self.wq.queues[q as usize];
+        let slot = &queue.slots[s as usize];
+        let pwqs = self
+            .wq
+            .links
+            .iter()
+            .filter(|l| l.queue == q && l.slot == s && l.leased)
+            .filter_map(|l| Some(self.wq.pools[l.pool as usize].pool.pwq(l.id?)));
+        let (held, active) = pwqs.fold((0, 0), |(h, a), p| (h + p.limit(), a + p.active()));
+        assert_eq!(
+            slot.leased(),
+            held + moving,
+            "permits of queue {q}, slot {s}: none lost, none made up"
+        );
+        if slot.leased() <= slot.max() && active > slot.leased() {
+            // Only a lowered limit explains it, and it was not.
+            panic!(
+                "queue {q}, slot {s}: {active} active of {} leased",
+                slot.leased()
+            );
+        }
+        if !owed && slot.waiting() > 0 {
+            assert!(
+                active >= slot.max(),
+                "S3: queue {q}, slot {s} has {active} active of {} while a pwq waits",
+                slot.max()
+            );
+        }
+    }
+
+    fn check_affinity(&self) {
+        for (t, role) in self.roles.iter().enumerate() {
+            let Role::Worker { pool, .. } = role else {
+                continue;
+            };
+            let (th, st) = (&self.os.threads[t], &self.wq.pools[*pool as usize]);
+            if !st.strict || th.state != Tstate::Running {
+                continue;
+            }
+            let usable = st.cpus.iter().any(|&c| self.os.cpus[c as usize].online);
+            assert!(
+                !usable || st.set.contains(th.cpu as usize),
+                "a strict worker of pool {pool} runs on CPU {} outside its pod",
+                th.cpu
+            );
+        }
+    }
+
+    fn check_conserving(&self) {
+        let plan = self.load.plan.as_ref().expect("a fault run has a plan");
+        if !plan.conserving || self.os.now < plan.violation_possible_since + 2 * CONSERVING_NS {
+            return;
+        }
+        for (i, st) in self.wq.pools.iter().enumerate() {
+            if !st.helped {
+                continue;
+            }
+            // One that runs elsewhere now has to wait for itself; per-CPU and strict ones for their pool.
+            let first = st.pool.worklist().find(|e| {
+                st.pool.pwq(e.pwq).flags.helpable && self.wq.items[e.item as usize].running == 0
+            });
+            let Some(since) = first.map(|e| e.active_at) else {
+                continue;
+            };
+            if self.os.now.saturating_sub(since) < CONSERVING_NS {
+                continue;
+            }
+            // Since then at least; the item may have become active later, and the CPU may just have become idle.
+            for n in st.neighbours.iter().map(|n| n.pod).chain([i as u32]) {
+                for &c in &self.wq.pools[n as usize].cpus {
+                    let idle = self.os.idle_for(c);
+                    assert!(
+                        idle < CONSERVING_NS,
+                        "CPU {c} idles for {idle} ns while an item of pool {i} waits for {} ns: {:?}, limit {}, neighbours {:?} {:?} offer out {} {}",
+                        self.os.now - since,
+                        st.pool.counts(),
+                        st.pool.limit_now(),
+                        st.neighbours,
+                        st.pool
+                            .worklist()
+                            .map(|e| (e.item, e.oneshot, st.pool.pwq(e.pwq).flags.helpable))
+                            .collect::<Vec<_>>(),
+                        st.offer_out,
+                        self.os.picture()
+                            + &format!(
+                                "{:?} of {:?} {:?}; {:?}",
+                                n,
+                                self.wq.pools[n as usize].cpus,
+                                self.wq.pools[n as usize].helpers,
+                                self.roles
+                            )
+                    );
+                }
+            }
+        }
+    }
+
+    /// # Panics
+    /// With what is left over.
+    pub(crate) fn check_end(&self) {
+        for (i, it) in self.wq.items.iter().enumerate() {
+            assert_eq!(
+                it.ended + it.cancelled,
+                it.accepted,
+                "item {i} ended once per acceptance"
+            );
+            assert_eq!(it.running, 0, "item {i} runs no more");
+        }
+        for (i, q) in self.wq.queues.iter().enumerate() {
+            assert_eq!(
+                q.flush.waiting(),
+                0,
+                "every flusher of queue {i} got through"
+            );
+        }
+        let mut threads = 0;
+        for (i, st) in self.wq.pools.iter().enumerate() {
+            assert_eq!(st.pool.entries(), 0, "pool {i} holds no entry");
+            let c = st.pool.counts();
+            assert_eq!(
+                c.running + c.waking + c.blocked + c.intensive + c.attached + c.away,
+                0,
+                "all workers of pool {i} rest: {c:?}"
+            );
+            threads += c.own();
+            for (_, p) in st.pool.pwqs() {
+                let k = &p.counters;
+                assert_eq!(k.started, k.completed, "what was started was completed");
+                assert_eq!(
+                    k.queued,
+                    k.completed + k.cancelled,
+                    "what was queued is over"
+                );
+            }
+        }
+        let live = self
+            .roles
+            .iter()
+            .enumerate()
+            .filter(|(t, r)| {
+                matches!(r, Role::Worker { .. }) && self.os.threads[*t].state != Tstate::Dead
+            })
+            .count();
+        assert_eq!(live, threads as usize, "no worker leaks");
+    }
+}

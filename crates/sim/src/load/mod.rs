@@ -1,0 +1,94 @@
+//! The load: issuers with requests in flight, a device, and what a request passes through.
+//!
+//! A request of an issuer is a list of stages: the issuer's own work (generate and submit), items on queues, the device,
+//! and at the end the issuer's work again (reap and verify). While an issuer has requests to reap or may start new ones it
+//! uses its CPU; otherwise it sleeps and is woken by whoever completes a request.
+
+mod issuer;
+
+use crate::faults::Plan;
+use crate::wq::ItemId;
+use std::collections::VecDeque;
+
+/// A part of a request's way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Stage {
+    /// An item of this queue; it costs so much.
+    Item { queue: u32, ns: u64, locked: u64 },
+    /// The device.
+    Device,
+}
+
+/// A request in flight. Its number is that of its item.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) issuer: u32,
+    pub(crate) write: bool,
+    pub(crate) stage: u8,
+    pub(crate) started: u64,
+}
+
+/// What an issuer does; all of one load do the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shape {
+    pub(crate) bytes: u32,
+    /// Before a write, before a read, after a write, after a read; ns.
+    pub(crate) before: [u64; 2],
+    pub(crate) after: [u64; 2],
+    /// Stages of reads and of writes.
+    pub(crate) ways: [Vec<Stage>; 2],
+    /// Pause before each request, ns.
+    pub(crate) think: u64,
+    /// Open loop: a request every so many ns on average, per issuer; 0 = closed loop.
+    pub(crate) every: u64,
+    /// Requests an open-loop arrival brings.
+    pub(crate) burst: u32,
+    /// Out of 100.
+    pub(crate) reads: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Issuer {
+    pub(crate) tid: u32,
+    pub(crate) cpu: u32,
+    pub(crate) inbox: VecDeque<ItemId>,
+    /// Requests that it may start.
+    pub(crate) credit: u32,
+    /// What it works on now.
+    pub(crate) doing: Doing,
+    pub(crate) spare: Vec<ItemId>,
+    /// It has thought already.
+    pub(crate) thought: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) enum Doing {
+    #[default]
+    Nothing,
+    Starting(ItemId),
+    Ending(ItemId),
+    Thinking,
+}
+
+/// The device: a latency, and a time per request during which it does nothing else.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Device {
+    pub(crate) latency: u64,
+    pub(crate) per_request: u64,
+    pub(crate) free_at: u64,
+}
+
+/// Everything about the load.
+#[derive(Default)]
+pub(crate) struct Load {
+    pub(crate) shape: Shape,
+    pub(crate) issuers: Vec<Issuer>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) device: Device,
+    pub(crate) done: u64,
+    pub(crate) done_reads: u64,
+    pub(crate) latency: cmwq_policy::hist::Histogram,
+    pub(crate) lock_spread: f64,
+    pub(crate) lock_spinners: f64,
+    pub(crate) plan: Option<Box<Plan>>,
+}

@@ -1,0 +1,140 @@
+//! Pulling waiting threads to idle CPUs, and levelling caches.
+
+use super::{Os, Tstate};
+
+/// How often caches are levelled when nobody is idle, ns (busy factor times the domain's interval).
+const LEVEL_EVERY: u64 = 64_000_000;
+
+impl Os {
+    /// A CPU became idle: it pulls a thread that waits in its cache, or, if it tends to be idle for long enough, elsewhere.
+    pub(super) fn newidle(&mut self, cpu: u32) {
+        let llc = self.llc_of(cpu);
+        let avg = self.cpus[cpu as usize].avg_idle;
+        if avg < self.m.costs.newidle_cache {
+            return;
+        }
+        if self.waiting[llc] > 0 && self.pull_from_llc(cpu, llc, true) {
+            return;
+        }
+        if avg < self.m.costs.newidle_node {
+            return;
+        }
+        self.pull_from_others(cpu, true);
+    }
+
+    fn pull_from_others(&mut self, cpu: u32, hot_stays: bool) -> bool {
+        let (llc, node) = (self.llc_of(cpu), self.m.place(cpu).node);
+        let n = self.m.llc_count();
+        for same_node in [true, false] {
+            let there = |l: usize| {
+                self.waiting[l] > 0
+                    && self
+                        .m
+                        .llc(l as u32)
+                        .first()
+                        .is_some_and(|&c| (self.m.place(c).node == node) == same_node)
+            };
+            let mut from: Vec<usize> = (1..n)
+                .map(|i| (llc + i) % n)
+                .filter(|&l| there(l))
+                .collect();
+            // The busiest first; if all its threads are pinned, the next one (`LBF_ALL_PINNED`).
+            from.sort_by_key(|&l| std::cmp::Reverse(self.waiting[l]));
+            for l in from {
+                if self.pull_from_llc(cpu, l, hot_stays) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Pulls one thread from the longest queue of a cache that has one which may move.
+    fn pull_from_llc(&mut self, cpu: u32, llc: usize, hot_stays: bool) -> bool {
+        let mut best: Option<(usize, u32, usize)> = None;
+        for &c in self.m.llc(llc as u32) {
+            let q = &self.cpus[c as usize].queue;
+            if c == cpu || best.is_some_and(|(n, ..)| n >= q.len()) {
+                continue;
+            }
+            let found = q.iter().position(|&t| {
+                self.allowed(t, cpu)
+                    && (!hot_stays || self.now - self.threads[t as usize].ran_at >= self.rules.hot)
+            });
+            if let Some(i) = found {
+                best = Some((q.len(), c, i));
+            }
+        }
+        let Some((_, from, i)) = best else {
+            return false;
+        };
+        self.pull(cpu, from, i);
+        true
+    }
+
+    fn pull(&mut self, cpu: u32, from: u32, i: usize) {
+        let t = self.unqueue(from, i);
+        self.threads[t as usize].state = Tstate::Sleeping;
+        self.place(t, cpu, false);
+    }
+
+    /// The periodic part, once a tick.
+    pub(crate) fn balance_tick(&mut self) {
+        if !self.rules.periodic {
+            return;
+        }
+        if self.waiting.iter().any(|&w| w > 0) {
+            for cpu in 0..self.cpus.len() as u32 {
+                if self.cpus[cpu as usize].is_idle() {
+                    let llc = self.llc_of(cpu);
+                    if !(self.waiting[llc] > 0 && self.pull_from_llc(cpu, llc, false)) {
+                        self.pull_from_others(cpu, false);
+                    }
+                }
+            }
+        }
+        if self.now - self.last_level >= LEVEL_EVERY {
+            self.last_level = self.now;
+            self.level();
+        }
+    }
+
+    /// Moves one thread from the most to the least loaded cache (per CPU), and within each cache from the longest to the
+    /// shortest queue, where they differ by two or more.
+    fn level(&mut self) {
+        for l in 0..self.m.llc_count() {
+            let group: Vec<u32> = self.m.llc(l as u32).to_vec();
+            self.level_within(&group);
+        }
+        let all: Vec<u32> = (0..self.cpus.len() as u32)
+            .filter(|&c| self.cpus[c as usize].online)
+            .collect();
+        self.level_within(&all);
+    }
+
+    fn level_within(&mut self, group: &[u32]) {
+        let len = |os: &Os, c: u32| {
+            os.cpus[c as usize].queue.len() + usize::from(os.cpus[c as usize].curr.is_some())
+        };
+        let online = group
+            .iter()
+            .copied()
+            .filter(|&c| self.cpus[c as usize].online);
+        let Some(max) = online.clone().max_by_key(|&c| len(self, c)) else {
+            return;
+        };
+        let Some(min) = online.min_by_key(|&c| len(self, c)) else {
+            return;
+        };
+        if len(self, max) < len(self, min) + 2 {
+            return;
+        }
+        let movable = self.cpus[max as usize]
+            .queue
+            .iter()
+            .position(|&t| self.allowed(t, min));
+        if let Some(i) = movable {
+            self.pull(min, max, i);
+        }
+    }
+}
