@@ -71,8 +71,10 @@ impl Load<'_> {
     pub(super) fn measure(&self, setting: Setting) -> anyhow::Result<Observation> {
         let runtime = self.host.runtime()?;
         let wq = setting
-            .workqueue(&runtime)?
-            .context("a setting with a workqueue")?;
+            .builder(&runtime)
+            .context("a setting with a workqueue")?
+            .build()
+            .context("workqueue")?;
         self.issue(&wq, WARM_UP, &Arc::default())?;
         let counts = Arc::<Counts>::default();
         let (before, cpu_before) = (wq.stats(), usage::process_cpu_time()?);
