@@ -1,47 +1,20 @@
-//! The real command against a real program: every command that sees or steers a live process.
+//! The real command against a program whose queues are controlled by the test: what it prints of known states. The same
+//! commands against the real runtime are in `real.rs`.
 
 #[path = "../../control/tests/fake/mod.rs"]
 mod fake;
+#[path = "support/fake_program.rs"]
+mod fake_program;
 mod support;
 
+use fake_program::served_program;
 use serde_json::Value;
-use support::{Served, served_program};
+use support::Served;
 
 /// Not a test of its own: the program that the tests serve, when they start this binary again.
 #[test]
 fn served() {
     served_program();
-}
-
-#[test]
-fn list_shows_processes_queues_and_rates() {
-    let served = Served::start("lister", false);
-    let text = served.ok(&["list"]);
-    assert!(
-        text.contains("lister") && text.contains("read-only"),
-        "{text}"
-    );
-    let row = text
-        .lines()
-        .find(|l| l.trim_start().starts_with("ingest"))
-        .expect("a row for the queue");
-    let rate: f64 = row
-        .split_whitespace()
-        .nth(4)
-        .unwrap()
-        .trim_end_matches('k')
-        .parse()
-        .unwrap();
-    assert!(rate > 0.0, "{row}");
-    let json: Value = served.json(&["list", "--json", "-i", "0.2"]);
-    assert_eq!(json[0]["pid"], served.pid());
-    assert!(
-        json[0]["workqueues"][0]["items_per_second"]
-            .as_f64()
-            .unwrap()
-            > 0.0,
-        "{json}"
-    );
 }
 
 #[test]
@@ -350,34 +323,5 @@ fn metrics_advice_and_trace() {
         served
             .fails(&["trace", "measured", "nosuch"])
             .contains("there are")
-    );
-}
-
-#[test]
-fn a_stopped_process_is_reported_and_not_waited_for() {
-    let served = Served::start("frozen", false);
-    served.signal(rustix::process::Signal::STOP);
-    let start = std::time::Instant::now();
-    let e = served.fails(&["dump", "frozen"]);
-    assert!(e.contains("does not answer"), "{e}");
-    assert!(
-        start.elapsed() < std::time::Duration::from_secs(8),
-        "{:?}",
-        start.elapsed()
-    );
-    served.signal(rustix::process::Signal::CONT);
-    served.ok(&["dump", "frozen"]);
-}
-
-#[test]
-fn a_killed_process_leaves_no_trace() {
-    let mut served = Served::start("killed", false);
-    served.kill();
-    let text = served.ok(&["list"]);
-    assert!(text.contains("no process is served"), "{text}");
-    assert_eq!(
-        std::fs::read_dir(served.socket_dir()).unwrap().count(),
-        0,
-        "its socket is removed"
     );
 }

@@ -40,6 +40,11 @@ static END: AtomicBool = AtomicBool::new(false);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    run(&args)
+}
+
+/// The program; tests of the command call it, too.
+pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let name = args
         .iter()
         .position(|a| a == "--name")

@@ -189,7 +189,7 @@ pub fn is_worker() -> bool {
     worker().is_some()
 }
 
-/// Labels the calling worker for dumps until its next item sets another label (kernel: `set_worker_desc`). 31 bytes are kept.
+/// Labels the calling worker for dumps until it starts its next item (kernel: `set_worker_desc`). 31 bytes are kept.
 /// Does nothing outside work items.
 pub fn describe(text: &str) {
     if is_running()

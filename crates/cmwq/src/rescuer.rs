@@ -119,11 +119,7 @@ impl Rescuer {
             inner.policy.rescue_begun(pwq);
             let now = inner.time.now();
             let id = inner.policy.attach(WorkerKind::Rescuer, tid as u64, now);
-            let i = id as usize;
-            if inner.workers.len() <= i {
-                inner.workers.resize_with(i + 1, || None);
-            }
-            inner.workers[i] = Some(Arc::clone(&self.shared));
+            inner.seat(id, &self.shared);
             Some(id)
         });
         let Some(id) = id else { return };
@@ -172,7 +168,7 @@ impl Rescuer {
             p.detach(id, now, drv);
             cpu_time::pause(now);
         });
-        pool.forget_guest(id, &self.shared);
+        pool.inspect(|inner| inner.unseat(id, &self.shared));
         current::leave();
         if done >= TURN
             && link

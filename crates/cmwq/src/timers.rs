@@ -79,11 +79,6 @@ impl Timers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many items are armed.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().wheel.len()
-    }
-
     /// When the next item is due.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.lock().wheel.next_expiry_ns()
@@ -165,14 +160,14 @@ impl Timers {
     }
 
     /// Queues the item now, room or not, if its timer is still armed.
-    pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) {
+    pub(crate) fn fire_now(&self, id: u32, item: ItemPtr) -> bool {
         let mut state = self.lock();
         if state
             .armed
             .get(id as usize)
             .is_none_or(|a| a.as_ref().is_none_or(|a| a.item != item))
         {
-            return;
+            return false;
         }
         let armed = state.take(id);
         if let Some(a) = &armed {
@@ -180,8 +175,12 @@ impl Timers {
             unsafe { a.item.header() }.set_word(a.before.grabbed());
         }
         drop(state);
-        if let Some(a) = armed {
-            fire(a, true);
+        match armed {
+            Some(a) => {
+                fire(a, true);
+                true
+            }
+            None => false,
         }
     }
 

@@ -363,18 +363,20 @@ impl Work {
         if current::runs(self.item()) {
             return Err(WaitError::OnSelf { item: self.name() });
         }
+        // An item that we took off its timer may be over before we look again: that was waited for all the same.
+        let mut fired = false;
         loop {
             let seen = wait_transit(self.header());
             if seen.is_on_timer() {
                 match self.home() {
                     Some(home) if home.is_stale() => return Ok(false),
-                    Some(home) => home.fire_now(seen.entry(), self.item()),
+                    Some(home) => fired |= home.fire_now(seen.entry(), self.item()),
                     None => {}
                 }
                 continue;
             }
             if !seen.is_pending() {
-                return self.wait_running();
+                return Ok(self.wait_running()? || fired);
             }
             if is_orphan(seen) {
                 return Ok(false);

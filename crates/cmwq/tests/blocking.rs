@@ -80,7 +80,9 @@ fn computing_items_do_not_wait_for_sleeping_ones() {
     let best = best_mix(&rt, &wq, 20);
     println!("computed in {:?}, {} threads", best.computed, best.threads);
     assert!(best.computed < FIXED_POOL / 3, "{:?}", best.computed);
-    let most = SLEEPERS * cpus().div_ceil(2) + cpus() + 1;
+    // What blocks, what runs, one in reserve; on a machine that is busy otherwise, what time alone adds.
+    let by_time = wq.stats().fairness as usize;
+    let most = SLEEPERS * cpus().div_ceil(2) + cpus() + 1 + by_time;
     assert!(
         best.threads <= most,
         "{} threads, at most {most}",

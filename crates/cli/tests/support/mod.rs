@@ -1,54 +1,16 @@
 //! Starts a real program that is served, and the real command that looks at it.
 #![allow(dead_code, unreachable_pub)] // Each test program uses a part of it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cmwq_control::server::ServerBuilder;
-use cmwq_control::snapshot::WqKind;
-
-use crate::fake::Fake;
-
-const NAME: &str = "CMWQ_TEST_PROGRAM";
-const ALLOW: &str = "CMWQ_TEST_ALLOW_SET";
-
-/// The body of the program: three queues under load, until standard input closes.
-pub fn served_program() {
-    let Ok(name) = std::env::var(NAME) else {
-        return;
-    };
-    let fake = Fake::new(&name);
-    let ingest = fake.queue("ingest", WqKind::Unbound, 16);
-    let ticks = fake.queue("ticks", WqKind::PerCpu, 4);
-    let journal = fake.queue("journal", WqKind::Ordered, 1);
-    let server = ServerBuilder::new(fake.process())
-        .allow_set(std::env::var_os(ALLOW).is_some())
-        .listen()
-        .unwrap();
-    for _ in 0..3 {
-        journal.push("slow_item", || std::thread::sleep(Duration::from_secs(600)));
-    }
-    let load = {
-        let (ingest, ticks) = (Arc::clone(&ingest), Arc::clone(&ticks));
-        move || loop {
-            if ingest.waiting() < 20 {
-                ingest.push("ingest_item", || {
-                    std::thread::sleep(Duration::from_millis(1))
-                });
-                ticks.push("tick", || {});
-            }
-            std::thread::sleep(Duration::from_micros(500));
-        }
-    };
-    std::thread::spawn(load);
-    println!("\nserved {}", server.path().display());
-    let _ = std::io::stdin().read(&mut [0; 1]);
-    drop(server);
-    std::process::exit(0);
-}
+/// The name of the program to serve: set where the test binary is started again to be that program.
+pub const NAME: &str = "CMWQ_TEST_PROGRAM";
+/// Set if it allows changes.
+pub const ALLOW: &str = "CMWQ_TEST_ALLOW_SET";
 
 /// A served program and the directory of its socket.
 pub struct Served {
@@ -178,6 +140,19 @@ impl Served {
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Closes its standard input, which ends it in an orderly way.
+    pub fn hang_up(&mut self) -> std::process::ExitStatus {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub fn kill(&mut self) {

@@ -179,11 +179,11 @@ impl Detect {
         later
     }
 
-    /// The machine (or this process) stood still: a tick came a quarter of the watchdog's threshold late. What did not move
+    /// The machine (or this process) stood still: a tick came half the watchdog's threshold late. What did not move
     /// meanwhile is not to blame.
     fn was_paused(&self, now: Time) -> bool {
         let last = self.lock().last_tick;
-        let limit = self.watchdog_ns.load(Ordering::Relaxed) / 4;
+        let limit = self.watchdog_ns.load(Ordering::Relaxed) / 2;
         limit > 0 && last > 0 && now.saturating_sub(last) > limit
     }
 

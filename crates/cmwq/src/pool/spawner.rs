@@ -37,6 +37,8 @@ struct State {
     retry: Vec<(&'static RtPool, Duration)>,
     /// The runtime's service thread is wanted, not before then.
     service: Option<Duration>,
+    /// The timer thread could not be made; it is tried again then.
+    timers: Option<Duration>,
     stop: bool,
 }
 
@@ -64,6 +66,13 @@ impl Spawner {
     /// The runtime's service thread is wanted.
     pub(crate) fn request_service(&self, rt: &Arc<RtInner>) {
         self.lock().service = Some(Duration::ZERO);
+        self.nudge(rt);
+    }
+
+    /// The timer thread could not be made: try again later.
+    pub(crate) fn retry_timers(&self, rt: &Arc<RtInner>) {
+        let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
+        self.lock().timers.get_or_insert(due);
         self.nudge(rt);
     }
 
@@ -138,7 +147,7 @@ impl Spawner {
     /// Whether workers are wanted or are to be asked for again.
     pub(crate) fn is_needed(&self) -> bool {
         let state = self.lock();
-        !state.wanted.is_empty() || !state.retry.is_empty()
+        !state.wanted.is_empty() || !state.retry.is_empty() || state.timers.is_some()
     }
 
     /// For a waiter while the spawner could not be made: pools whose cooldown is over ask again, which tries to make it.
@@ -193,7 +202,7 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
         let Some(rt) = weak.upgrade() else { return };
         let spawner = &rt.spawner;
         let now = monotonic();
-        let (job, due, service, stop) = {
+        let (job, due, service, timers, stop) = {
             let mut state = spawner.lock();
             let due: Vec<&'static RtPool> = state
                 .retry
@@ -205,8 +214,12 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
             let job = state.wanted.pop_front();
             // Workers first.
             let service = job.is_none() && state.service.take_if(|t| *t <= now).is_some();
-            (job, due, service, state.stop)
+            let timers = state.timers.take_if(|t| *t <= now).is_some();
+            (job, due, service, timers, state.stop)
         };
+        if timers {
+            rt.timers.retry(&rt);
+        }
         if service && !stop {
             make_service(&rt);
             continue;
@@ -234,6 +247,7 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
                     .iter()
                     .map(|r| r.1)
                     .chain(state.service)
+                    .chain(state.timers)
                     .chain(stand_in)
                     .min();
                 drop(state);
@@ -268,9 +282,13 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
         )
     });
     match result {
-        Ok(()) => rt.note_birth(reason),
+        Ok(()) => {
+            rt.note_birth(reason);
+            rt.live.start(rt);
+        }
         Err(e) => {
-            if e == SpawnError::Ceiling {
+            // A worker in reserve is not worth another one's leaving.
+            if e == SpawnError::Ceiling && reason != BirthReason::Reserve {
                 // Idle workers of other pools make room.
                 // Ordering: SeqCst: a worker that goes idle after we looked at its pool sees this, see `is_starved`.
                 rt.spawner.starved.store(true, Ordering::SeqCst);

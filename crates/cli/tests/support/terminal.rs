@@ -1,0 +1,129 @@
+//! The real command in a pseudo-terminal.
+#![allow(dead_code)] // Each test program uses a part of it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::pty::OpenptFlags;
+
+use crate::support::Served;
+
+/// A command in a terminal of 120 x 40, and what is on its screen.
+pub(crate) struct Terminal {
+    pub(crate) child: Child,
+    pub(crate) keys: File,
+    pub(crate) screen: Arc<Mutex<vt100::Parser>>,
+    /// Everything the command wrote.
+    pub(crate) raw: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    pub(crate) fn open(served: &Served, args: &[&str]) -> Option<Terminal> {
+        let open = || -> rustix::io::Result<(OwnedFd, File)> {
+            let master = rustix::pty::openpt(
+                OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC,
+            )?;
+            rustix::pty::grantpt(&master)?;
+            rustix::pty::unlockpt(&master)?;
+            let name = rustix::pty::ptsname(&master, Vec::new())?;
+            let name = name.to_string_lossy().into_owned();
+            let slave = File::options()
+                .read(true)
+                .write(true)
+                .open(name)
+                .map_err(|_| rustix::io::Errno::NODEV)?;
+            Ok((master, slave))
+        };
+        let Ok((master, slave)) = open() else {
+            println!("skipped: no pseudo-terminal can be opened here");
+            return None;
+        };
+        resize(&master, 120, 40);
+        let stdio = || Stdio::from(slave.try_clone().unwrap());
+        let child = served
+            .command(args)
+            .env("TERM", "xterm-256color")
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(stdio())
+            .spawn()
+            .unwrap();
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(40, 120, 0)));
+        let raw = Arc::new(Mutex::new(Vec::new()));
+        let mut output = File::from(master.try_clone().unwrap());
+        let (to, all) = (Arc::clone(&screen), Arc::clone(&raw));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n @ 1..) = output.read(&mut bytes) {
+                to.lock().unwrap().process(&bytes[..n]);
+                all.lock().unwrap().extend_from_slice(&bytes[..n]);
+            }
+        });
+        Some(Terminal {
+            child,
+            keys: File::from(master),
+            screen,
+            raw,
+        })
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.screen.lock().unwrap().screen().contents()
+    }
+
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Until the screen is as wanted.
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let text = self.text();
+            if wanted(&text) {
+                return text;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "never seen: {what}; the screen is\n{text}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "does not end; the screen is\n{}",
+                self.text()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn resize(terminal: impl AsFd, columns: u16, rows: u16) {
+    let size = rustix::termios::Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(terminal, size).unwrap();
+}
