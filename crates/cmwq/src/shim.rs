@@ -59,6 +59,31 @@ pub(crate) mod sync {
     pub(crate) use std::sync::PoisonError;
 }
 
+/// A cell whose accesses a model checks for races.
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
+/// A cell whose accesses a model checks for races.
+#[cfg(not(loom))]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `f` with the place; whoever calls answers for its being the only one who does, now.
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}
+
 /// The processor hint inside a spin loop; in a model it lets another thread run.
 pub(crate) fn spin_loop() {
     #[cfg(not(any(loom, shuttle)))]

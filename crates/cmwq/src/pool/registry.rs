@@ -1,8 +1,10 @@
 //! Pools by number. An item's word names a pool by its number, long after the item left it perhaps, so a pool's memory is never
 //! given back, only used again.
 
+#[cfg(all(test, shuttle))]
+pub(crate) use modelled::reset;
 #[cfg(any(loom, shuttle))]
-pub(crate) use modelled::{give_back, pool_by_id, reset, unused_pool};
+pub(crate) use modelled::{give_back, pool_by_id, unused_pool};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use real::{give_back, pool_by_id, unused_pool};
 
@@ -94,6 +96,7 @@ mod modelled {
         TABLE.with(|t| t.borrow_mut().1.push(pool.id));
     }
 
+    #[cfg(all(test, shuttle))]
     /// At the beginning of an execution. The pools of the one before are leaked.
     pub(crate) fn reset() {
         TABLE.with(|t| *t.borrow_mut() = (Vec::new(), Vec::new()));

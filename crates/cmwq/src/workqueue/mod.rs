@@ -19,6 +19,8 @@ mod builder;
 mod flush;
 mod handle;
 mod link;
+#[cfg(all(test, loom))]
+mod models;
 mod queue;
 mod report;
 mod room;
