@@ -2,6 +2,7 @@
 
 mod advise;
 mod attrs;
+mod bench;
 mod crypt;
 mod dump;
 mod latency;
@@ -26,6 +27,9 @@ pub(crate) enum Command {
     Metrics(metrics::Args),
     Trace(trace::Args),
     Advise(advise::Args),
+    /// Measure: settings side by side, in interleaved rounds
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Serve an encrypted block device over NBD, its requests run as work items
     #[command(subcommand)]
     Crypt(crypt::Crypt),
@@ -46,6 +50,7 @@ impl Command {
             Command::Metrics(args) => args.run(),
             Command::Trace(args) => args.run(),
             Command::Advise(args) => args.run(),
+            Command::Bench(b) => b.run(),
             Command::Crypt(c) => c.run(),
             Command::Sim(args) => args.run(),
         }
