@@ -18,8 +18,8 @@ POOL = "crates/policy/src/pool/"
 # name, file, text that occurs once, what replaces it
 MUTANTS = [
     ("no wake-up on enqueue", POOL + "queue.rs",
-     "            pwq.active += 1;\n            self.push_worklist(id, now);\n            self.kick(now, drv);",
-     "            pwq.active += 1;\n            self.push_worklist(id, now);"),
+     "            self.push_worklist(id, now);\n            self.kick(now, drv);\n        } else {",
+     "            self.push_worklist(id, now);\n        } else {"),
     ("no wake-up on activation", POOL + "queue.rs", "        if n > 0 {\n            self.kick(now, drv);\n        }", ""),
     ("no chain wake-up", POOL + "run.rs", "            self.kick(now, drv);\n            self.keep_reserve(now, drv);", "            self.keep_reserve(now, drv);"),
     ("a blocked worker is not replaced", POOL + "manage.rs", "let woke = self.needs_more() &&", "let woke = false && self.needs_more() &&"),
@@ -37,7 +37,7 @@ MUTANTS = [
     ("spares are not swept", "crates/policy/src/slot.rs", "                drv.sweep(m);", "                let _ = m;"),
     ("a grant overtaken by a sweep keeps spares", POOL + "queue.rs", "pwq.swept = pwq.asking;", "pwq.swept = false;"),
     ("a pwq asks once only", POOL + "queue.rs", "        pwq.asking = false;\n        let keep", "        let keep"),
-    ("cancel forgets the permit", POOL + "queue.rs", "        if active {\n            self.permit_freed(pwq, now, drv);\n        }", ""),
+    ("cancel forgets the permit", POOL + "queue.rs", "        if active {\n            self.permits_freed(pwq, 1, now, drv);\n        }", ""),
     ("cancel takes what was claimed", POOL + "queue.rs", "            Place::Taken(_) | Place::Inline => return Removed::Started,", "            Place::Taken(_) => {}\n            Place::Inline => return Removed::Started,"),
     ("cancel trusts a settled entry", POOL + "queue.rs", "        let Some(pwq) = self.entries.get(id).map(|e| e.pwq) else {\n            return Removed::Started;\n        };", "        let pwq = self.entries[id].pwq;"),
     ("waiters are not told", POOL + "queue.rs", "            drv.barrier(barrier.waiter);", "            let _ = barrier.waiter;"),

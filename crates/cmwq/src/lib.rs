@@ -85,7 +85,9 @@ pub use detect::{
 pub use error::{
     AttrsError, BuildError, JoinError, PanicPayload, QueueError, TrySpawnError, WaitError,
 };
-pub use runtime::{Leftover, PanicInfo, Runtime, RuntimeBuilder, ShutdownTimeout, System};
+pub use runtime::{
+    CpuMaskError, Leftover, PanicInfo, Placement, Runtime, RuntimeBuilder, ShutdownTimeout, System,
+};
 pub use scope::{Scope, ScopedHandle};
 pub use task::JoinHandle;
 pub use work::{Busy, EnableQueueError, NotDisabled, WeakWork, Work};

@@ -118,11 +118,7 @@ impl Rescuer {
             inner.policy.rescue_begun(pwq);
             let now = inner.time.now();
             let id = inner.policy.attach(WorkerKind::Rescuer, tid as u64, now);
-            let i = id as usize;
-            if inner.workers.len() <= i {
-                inner.workers.resize_with(i + 1, || None);
-            }
-            inner.workers[i] = Some(Arc::clone(&self.shared));
+            inner.seat(id, &self.shared);
             Some(id)
         });
         let Some(id) = id else { return };
@@ -171,15 +167,7 @@ impl Rescuer {
             p.detach(id, now, drv);
             cpu_time::pause(now);
         });
-        // The policy may have given the id to another worker already.
-        pool.inspect(|inner| {
-            if inner.workers[id as usize]
-                .as_ref()
-                .is_some_and(|w| Arc::ptr_eq(w, &self.shared))
-            {
-                inner.workers[id as usize] = None;
-            }
-        });
+        pool.inspect(|inner| inner.unseat(id, &self.shared));
         current::leave();
         if done >= TURN
             && link

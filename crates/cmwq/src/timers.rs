@@ -78,11 +78,6 @@ impl Timers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many items are armed.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().wheel.len()
-    }
-
     /// When the next item is due.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.lock().wheel.next_expiry_ns()

@@ -66,7 +66,7 @@ fn many_threads_drain_at_once() {
             for _ in 0..4 {
                 s.spawn(|| {
                     for _ in 0..200 {
-                        let _ = wq.spawn(|| ());
+                        drop(wq.spawn(|| ()));
                         wq.drain().unwrap();
                     }
                 });

@@ -121,16 +121,21 @@ fn running_waiting_and_held_back_items_are_shown_with_names_ages_and_workers() {
     );
 
     let pool = s.pool(q.pwqs[0].pool).unwrap();
-    assert_eq!((pool.kind, pool.running), (PoolKind::Unbound, 1));
+    // The item waits at the gate: its worker counts as running until that is noticed.
+    assert_eq!(
+        (pool.kind, pool.running + pool.blocked),
+        (PoolKind::Unbound, 1)
+    );
     let worker = pool
         .worker_list
         .iter()
         .find(|w| Some(w.tid) == runs.tid)
         .unwrap();
-    assert_eq!(
-        (worker.state, worker.workqueue.as_str()),
-        (WorkerState::Running, "journal")
-    );
+    assert!(matches!(
+        worker.state,
+        WorkerState::Running | WorkerState::Blocked
+    ));
+    assert_eq!(worker.workqueue, "journal");
     assert_eq!(worker.description, "page 7");
     assert!(worker.name.starts_with("cmwq/u"), "{}", worker.name);
     assert!(pool.births.iter().map(|b| b.count).sum::<u64>() >= 1);
@@ -385,6 +390,22 @@ fn attributes_are_read_set_and_read_back() {
         assert_eq!(rt.set(&Target::Global, &setting).unwrap(), shown);
         assert_eq!(rt.get(&Target::Global, setting.attr()).unwrap(), shown);
     }
+    let global = |attr: Attr, text: &str| {
+        let parsed = Setting::parse(attr, text, &rt.parse_context())?;
+        rt.set(&Target::Global, &parsed.setting)
+    };
+    assert_eq!(global(Attr::DefaultAffinityScope, "numa").unwrap(), "numa");
+    assert_eq!(
+        get("journal", Attr::AffinityScope).unwrap(),
+        "default (numa)"
+    );
+    assert_eq!(global(Attr::GlobalCpumask, "0-3").unwrap(), "0f");
+    assert_eq!(
+        rt.get(&Target::Global, Attr::CpumaskRequested).unwrap(),
+        "0f"
+    );
+    assert_eq!(rt.snapshot().topology.unbound_cpumask.as_str(), "0-3");
+    assert_eq!(rt.cpumask(), CpuSet::parse_list("0-3").unwrap());
     let e = rt.set(&Target::Global, &Setting::Nice(1)).unwrap_err();
     assert!(e.message.contains("name the queue"), "{e}");
     drop((journal, ticks));

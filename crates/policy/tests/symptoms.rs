@@ -438,6 +438,12 @@ fn row_37_a_worker_found_blocked_and_a_hog_at_once_is_counted_out_once() {
         w.with_pool(3, |p, d| p.mark_hog(id, now, d)),
         HogVerdict::SetAside
     );
+    let c = *w.pools[3].counts();
+    assert_eq!(
+        (c.running, c.intensive),
+        (0, 1),
+        "set aside, it does not count"
+    );
     assert!(!w.with_pool(3, |p, d| p.blocked(id, now, d)));
     w.check();
     w.finish(0);

@@ -111,6 +111,11 @@ impl Args {
         if self.cpus.as_ref().is_some_and(CpuSet::is_empty) {
             bail!("--cpus: expected at least one CPU");
         }
+        Ok(self.view_of(machine, process))
+    }
+
+    fn view_of(&self, machine: Topology, process: Option<ProcessCpus>) -> View {
+        let possible = machine.possible();
         let cpus = self.cpus.clone().unwrap_or_else(|| possible.clone());
         let housekeeping = possible - machine.isolated();
         let (unbound, _) =
@@ -126,14 +131,47 @@ impl Args {
                 (scope, cut(&machine, &pods, &cpus))
             })
             .collect();
-        Ok(View {
+        View {
             machine,
             process,
             cpus,
             unbound,
             scopes,
-        })
+        }
     }
+}
+
+/// The machine drawn, and a line for each scope with its pods: for commands that only mention it.
+pub(crate) fn short(machine: Topology, process: Option<ProcessCpus>) -> String {
+    /// Pods that a line lists.
+    const PODS: usize = 8;
+    let args = Args {
+        root: None,
+        synthetic: None,
+        scope: None,
+        cpus: None,
+        shard_size: cmwq_topology::DEFAULT_CACHE_SHARD_SIZE,
+        json: false,
+    };
+    let view = args.view_of(machine, process);
+    let mut text = draw::machine(&view);
+    text.push_str("\nscopes\n");
+    for (scope, pods) in &view.scopes {
+        let mark = match *scope == AffinityScope::DEFAULT {
+            true => "  (default)",
+            false => "",
+        };
+        let mut list: Vec<String> = pods.iter().take(PODS).map(|p| p.cpus.to_string()).collect();
+        if pods.len() > PODS {
+            list.push(format!("... {} pods", pods.len()));
+        }
+        text.push_str(&format!(
+            "  {:<12}{}{mark}\n",
+            scope.name(),
+            list.join(" | ")
+        ));
+    }
+    text
 }
 
 /// The pods as far as they are shown; the node stays that of the last CPU.

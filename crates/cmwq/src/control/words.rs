@@ -12,6 +12,7 @@ pub(crate) fn birth(why: BirthReason) -> &'static str {
         BirthReason::Fairness => reasons::FAIRNESS,
         BirthReason::Hog => reasons::HOG,
         BirthReason::Floor => reasons::LIVENESS,
+        BirthReason::Help => reasons::HELP,
     }
 }
 
@@ -25,13 +26,14 @@ pub(crate) fn death(why: DeathReason) -> &'static str {
     }
 }
 
-const BIRTHS: [BirthReason; 6] = [
+const BIRTHS: [BirthReason; 7] = [
     BirthReason::Demand,
     BirthReason::Reserve,
     BirthReason::Blocked,
     BirthReason::Fairness,
     BirthReason::Hog,
     BirthReason::Floor,
+    BirthReason::Help,
 ];
 const DEATHS: [DeathReason; 4] = [
     DeathReason::Culled,

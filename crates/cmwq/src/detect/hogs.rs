@@ -101,6 +101,7 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, noted: &[Noted]) {
             )
         });
         if let Some(queue) = hog {
+            rt.widen(pool, n.id);
             rt.detect.counts.hogs.fetch_add(1, Ordering::Relaxed);
             let item = n.shared.item_name();
             let found = rt.detect.reports.count_hog(item);

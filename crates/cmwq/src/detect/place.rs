@@ -57,6 +57,11 @@ impl PlaceWords {
         self.narrowed.store(false, Ordering::Relaxed);
     }
 
+    /// Whether its mask is narrowed for the moment.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        self.narrowed.load(Ordering::Relaxed)
+    }
+
     /// Lets the sleeping thread run on this CPU only. Allocates nothing, takes no lock of ours.
     pub(crate) fn narrow(&self, tid: i32, cpu: u32) {
         // Ordering: Acquire pairs with the Release of `remember`.

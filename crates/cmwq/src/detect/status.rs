@@ -63,6 +63,8 @@ pub struct ThreadCounts {
     pub born_hog: u64,
     /// Nothing had finished for too long.
     pub born_floor: u64,
+    /// Workers made because another pod's items waited and this pod had a CPU to spare.
+    pub born_help: u64,
     /// Left after having been idle too long.
     pub left_culled: u64,
     /// Left because their pool ended.
@@ -71,4 +73,6 @@ pub struct ThreadCounts {
     pub failed: u64,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub misplaced: u64,
+    /// Workers whose CPU mask somebody else has set; they are left alone.
+    pub adopted: u64,
 }

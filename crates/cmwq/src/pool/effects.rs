@@ -12,8 +12,11 @@ use crate::runtime::{RtInner, TimeSource};
 use crate::sys::parker::WakeToken;
 use crate::workqueue::PwqLink;
 use cmwq_policy::pool::{BirthReason, Driver as PolicyDriver, PwqTag, Time, WorkerId};
+use cmwq_topology::CpuSet;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A step that needs another lock.
 pub(crate) enum Todo {
@@ -33,12 +36,18 @@ pub(crate) enum Todo {
     Mayday(Arc<PwqLink>),
     /// An item became active, and somebody wants to know.
     Activated(Named, Arc<PwqLink>),
+    /// Items of the pwq have waited too long for their pod: call a helper.
+    Offer(Arc<PwqLink>),
 }
 
 /// Takes the policy's notes under the pool's lock.
 pub(crate) struct Driver<'a> {
     workers: &'a [Option<Arc<WorkerShared>>],
     time: &'a TimeSource,
+    /// Where roaming workers are to wake up.
+    home: Option<&'a CpuSet>,
+    /// The last reading of the clock, 0 if there was none.
+    stamp: Cell<Time>,
     effects: Effects,
     todo: &'a mut Vec<Todo>,
 }
@@ -53,6 +62,8 @@ pub(crate) struct Effects {
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
     barriers: Vec<Arc<Completion>>,
+    /// Workers that sleep outside their pod, by thread id, to be moved before they are woken.
+    homing: Vec<i32>,
 }
 
 impl<'a> Driver<'a> {
@@ -60,11 +71,14 @@ impl<'a> Driver<'a> {
     pub(super) fn new(
         workers: &'a [Option<Arc<WorkerShared>>],
         time: &'a TimeSource,
+        home: Option<&'a CpuSet>,
         todo: &'a mut Vec<Todo>,
     ) -> Driver<'a> {
         Driver {
             workers,
             time,
+            home,
+            stamp: Cell::new(0),
             effects: Effects::default(),
             todo,
         }
@@ -83,7 +97,22 @@ impl<'a> Driver<'a> {
     /// The time on the runtime's clock.
     #[inline]
     pub(crate) fn now(&self) -> Time {
-        self.time.now()
+        let now = self.time.now();
+        self.stamp.set(now);
+        now
+    }
+
+    /// The last reading of the clock, 0 if there was none.
+    #[inline]
+    pub(super) fn last_stamp(&self) -> Time {
+        self.stamp.get()
+    }
+
+    /// Items of the pwq have waited too long for their pod.
+    #[cold]
+    pub(super) fn offer(&mut self, pwq: PwqTag) {
+        let link = self.link(pwq);
+        self.todo.push(Todo::Offer(link));
     }
 
     #[cold]
@@ -109,9 +138,19 @@ impl<'a> Driver<'a> {
 impl PolicyDriver<Arc<Completion>> for Driver<'_> {
     #[inline]
     fn wake(&mut self, w: WorkerId) {
-        let Some(token) = self.worker(w).and_then(|s| s.parker.prepare_unpark()) else {
+        let Some(shared) = self.worker(w) else {
             return;
         };
+        let homeless = self.home.is_some_and(|home| shared.sleeps_outside(home));
+        let tid = shared.tid.load(Ordering::Relaxed);
+        shared.note_wake(self.stamp.get());
+        let Some(token) = shared.parker.prepare_unpark() else {
+            return;
+        };
+        if homeless {
+            shared.homed.store(true, Ordering::Relaxed);
+            self.effects.homing.push(tid);
+        }
         if self.effects.wake.is_none() {
             // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
             self.effects.woken = self
@@ -190,11 +229,14 @@ impl Effects {
     /// Whether carrying it out needs the runtime.
     #[inline]
     pub(super) fn needs_runtime(&self) -> bool {
-        self.create.is_some()
+        self.create.is_some() || !self.homing.is_empty()
     }
 
     #[inline]
     pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
+        if let Some(rt) = rt {
+            self.homing.iter().for_each(|&tid| rt.bring_home(pool, tid));
+        }
         if let Some(token) = self.wake {
             if let (Some(cpu), Some(worker)) = (self.wanted_on, self.woken) {
                 worker.come_to(cpu);
@@ -265,5 +307,6 @@ fn perform(step: Todo, todo: &mut Vec<Todo>) {
             link.wq.call_rescuer(&link);
         }
         Todo::Activated(named, link) => probe::activate_work(named, &link.wq),
+        Todo::Offer(link) => link.wq.call_helper(&link, todo),
     }
 }

@@ -6,11 +6,15 @@
 //! | `batch.rs` | the word through which a worker claims the items of its batch |
 //! | `lane.rs` | how items get in without the lock while every worker is busy |
 //! | `worker.rs` | the worker thread |
+//! | `outward.rs` | what other pods see of the pool, and which pools are near |
+//! | `helper.rs` | a worker that helps in another pod's pool |
 //! | `spawner.rs` | the thread that makes worker threads |
 
 mod batch;
 mod effects;
+mod helper;
 mod lane;
+mod outward;
 mod spawner;
 pub(crate) mod worker;
 
@@ -18,6 +22,8 @@ pub(crate) use batch::BatchMark;
 pub(crate) use effects::{Driver, Todo, run_todo};
 use lane::Lane;
 pub(crate) use lane::Submission;
+pub(crate) use outward::Near;
+use outward::Outward;
 pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
@@ -26,7 +32,7 @@ use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time};
+use cmwq_policy::pool::{DeathReason, Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -74,6 +80,17 @@ impl PoolKey {
             PoolKey::PerCpu { nice, .. } | PoolKey::Unbound { nice, .. } => *nice,
         }
     }
+
+    /// Whether workers of other pods may run its items and its own may run theirs: a pod that is a part of its queues' mask,
+    /// managed, not strict.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, PoolKey::Unbound { strict: false, managed: true, pod, mask: Some(mask), .. } if pod != mask)
+    }
+
+    /// Whether workers may roam the whole mask and are brought home when they are woken, as in the kernel.
+    pub(crate) fn is_roaming(&self) -> bool {
+        matches!(self, PoolKey::Unbound { strict: false, managed: false, pod, mask: Some(mask), .. } if pod != mask)
+    }
 }
 
 /// A pool. Its memory is never given back, only used again for another pool, so a reference never dangles: an item's word
@@ -81,6 +98,7 @@ impl PoolKey {
 #[repr(align(128))]
 pub(crate) struct RtPool {
     pub(crate) id: u32,
+    pub(crate) outward: Outward,
     /// What sentinels read.
     pub(crate) watch: PoolWatch,
     /// The fork stamp of the runtime that uses it; 0 before its first use.
@@ -101,18 +119,45 @@ pub(crate) struct Inner {
     /// How many pools the runtime had made before.
     pub(crate) serial: u64,
     /// Workers that came, by `BirthReason`, and went, by `DeathReason`.
-    pub(crate) births: [u64; 6],
+    pub(crate) births: [u64; 7],
     pub(crate) deaths: [u64; 4],
     /// How many pwqs use the pool; guarded by the runtime's pool table, not by this lock.
     pub(crate) users: usize,
     /// Who looks after the pool.
     pub(crate) watched: Watched,
+    /// Other pods' workers may run its items: the outlook is published.
+    open: bool,
+    /// Workers roam and are brought home to this pod when they are woken.
+    home: Option<Box<CpuSet>>,
+}
+
+impl Inner {
+    /// The worker's record is found under this id.
+    pub(crate) fn seat(&mut self, id: WorkerId, shared: &Arc<WorkerShared>) {
+        let i = id as usize;
+        if self.workers.len() <= i {
+            self.workers.resize_with(i + 1, || None);
+        }
+        self.workers[i] = Some(Arc::clone(shared));
+    }
+
+    /// The worker has left. False if the policy has given its id to another one already, or the pool is over.
+    pub(crate) fn unseat(&mut self, id: WorkerId, shared: &Arc<WorkerShared>) -> bool {
+        match self.workers.get_mut(id as usize) {
+            Some(seat) if seat.as_ref().is_some_and(|w| Arc::ptr_eq(w, shared)) => {
+                *seat = None;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 impl RtPool {
     fn new(id: u32) -> RtPool {
         RtPool {
             id,
+            outward: Outward::new(),
             watch: PoolWatch::new(),
             made_in: AtomicU32::new(0),
             lane: Lane::new(),
@@ -124,9 +169,11 @@ impl RtPool {
                 rt: None,
                 time: TimeSource::Real,
                 serial: 0,
-                births: [0; 6],
+                births: [0; 7],
                 deaths: [0; 4],
                 users: 0,
+                open: false,
+                home: None,
                 watched: Watched::default(),
             }),
         }
@@ -156,10 +203,18 @@ impl RtPool {
     ) -> R {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let mut drv = Driver::new(&inner.workers, &inner.time, todo);
+        let mut drv = Driver::new(&inner.workers, &inner.time, inner.home.as_deref(), todo);
         self.lane.absorb(self.id, &mut inner.policy, &mut drv);
         let r = step(&mut inner.policy, &mut drv);
         self.lane.publish(self.id, &mut inner.policy, &mut drv);
+        if inner.open {
+            look_outward(
+                &self.outward,
+                &mut inner.policy,
+                inner.rt.as_deref(),
+                &mut drv,
+            );
+        }
         let effects = drv.into_effects();
         let notice = inner
             .watched
@@ -186,9 +241,10 @@ impl RtPool {
             links,
             time,
             watched,
+            home,
             ..
         } = &mut *guard;
-        let mut drv = Driver::new(workers, time, todo);
+        let mut drv = Driver::new(workers, time, home.as_deref(), todo);
         self.lane.absorb(self.id, policy, &mut drv);
         let id = link
             .id()
@@ -249,6 +305,29 @@ impl RtPool {
         f(&mut self.inner.lock())
     }
 
+    /// One of the pool's own workers has left: forget what others may touch of it, and count it out. Says why it left.
+    ///
+    /// Since the worker left, the policy may have given its id to another one, and the pool may have been torn down, even set
+    /// up for another use.
+    pub(crate) fn forget_worker(&self, id: WorkerId, shared: &Arc<WorkerShared>) -> DeathReason {
+        self.inspect(|inner| {
+            if inner.unseat(id, shared) {
+                let why = if inner.policy.is_closing() {
+                    DeathReason::Shutdown
+                } else {
+                    DeathReason::Culled
+                };
+                inner.deaths[why as usize] += 1;
+                return why;
+            }
+            match inner.workers.get(id as usize) {
+                // Another one has the id: the pool goes on.
+                Some(Some(_)) => DeathReason::Culled,
+                _ => DeathReason::Shutdown,
+            }
+        })
+    }
+
     /// The key, if the pool is in use.
     pub(crate) fn key_hint(&self) -> Option<PoolKey> {
         self.inspect(|inner| inner.key.clone())
@@ -271,7 +350,12 @@ impl RtPool {
         if inner.users > 0 {
             return None;
         }
-        let mut drv = Driver::new(&inner.workers, &inner.time, &mut todo);
+        let mut drv = Driver::new(
+            &inner.workers,
+            &inner.time,
+            inner.home.as_deref(),
+            &mut todo,
+        );
         inner.policy.close(&mut drv);
         let effects = drv.into_effects();
         let key = inner.key.clone();
@@ -291,11 +375,14 @@ impl RtPool {
             inner.policy = Pool::new(config);
             inner.workers.clear();
             inner.links.clear();
+            inner.open = key.is_open() && rt.manual.is_none();
+            inner.home = key.is_roaming().then(|| Box::new(key.pod()));
             inner.key = Some(key);
+            self.outward.next_use();
             inner.time = rt.time.clone();
             inner.rt = Some(Arc::clone(rt));
             inner.serial = rt.pools_made.fetch_add(1, Ordering::Relaxed);
-            inner.births = [0; 6];
+            inner.births = [0; 7];
             inner.deaths = [0; 4];
             inner.users = 1;
             inner.watched = Watched::default();
@@ -313,6 +400,9 @@ impl RtPool {
                 return None;
             }
             inner.key = None;
+            inner.open = false;
+            inner.home = None;
+            self.outward.next_use();
             inner.links = Vec::new();
             inner.workers = Vec::new();
             inner.policy = Pool::new(PoolConfig::default());
@@ -323,6 +413,28 @@ impl RtPool {
         }
         free_list().push(self.id);
         true
+    }
+}
+
+/// At the end of a hold of an open pool's lock: publishes what other pods may see, and offers what has waited too long.
+#[inline]
+fn look_outward(
+    outward: &Outward,
+    policy: &mut Policy,
+    rt: Option<&RtInner>,
+    drv: &mut Driver<'_>,
+) {
+    let oldest = outward.publish(policy);
+    let now = drv.last_stamp();
+    if oldest == 0 || now <= oldest {
+        return;
+    }
+    let Some(rt) = rt else { return };
+    let hedge = rt.wakes.hedge_ns();
+    if policy.is_overdue(hedge, now)
+        && let Some(tag) = policy.offer(hedge, now)
+    {
+        drv.offer(tag);
     }
 }
 

@@ -281,7 +281,10 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
         )
     });
     match result {
-        Ok(()) => rt.note_birth(reason),
+        Ok(()) => {
+            rt.note_birth(reason);
+            rt.live.start(rt);
+        }
         Err(e) => {
             // A worker in reserve is not worth another one's leaving.
             if e == SpawnError::Ceiling && reason != BirthReason::Reserve {

@@ -1,7 +1,7 @@
 //! The worker thread.
 
 use super::batch::BatchWord;
-use super::{RtPool, link_of, run_todo};
+use super::{RtPool, helper, link_of, run_todo};
 use crate::control::{cpu_time, probe, words};
 use crate::current::{self, WorkerContext};
 use crate::detect::{Evidence, PlaceWords};
@@ -9,7 +9,8 @@ use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
-use cmwq_policy::pool::{BirthReason, DeathReason, Here, Next, Taken, Time};
+use cmwq_policy::pool::{BirthReason, Here, Next, Taken, Time};
+use cmwq_topology::CpuSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +28,16 @@ pub(crate) struct WorkerShared {
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
+    /// When it was woken last, 0 if that is not to be measured.
+    pub(crate) woken_at: AtomicU64,
+    /// The CPU where it went to sleep.
+    slept_on: AtomicU32,
+    /// It was moved to its pod when it was woken; it may roam again once it runs.
+    pub(crate) homed: AtomicBool,
+    /// Its mask was widened for the item that it runs.
+    pub(crate) widened: AtomicBool,
+    /// Somebody else set its mask: it is left alone.
+    pub(crate) adopted: AtomicBool,
     /// How others find out whether it is blocked.
     pub(crate) evidence: Evidence,
     /// A sentinel woke it to look after its pool: the sentinel's CPU plus 1.
@@ -49,6 +60,10 @@ static SPARE: Mutex<Vec<Arc<WorkerShared>>> = Mutex::new(Vec::new());
 /// How often a worker that found nothing lets others run before it sleeps.
 const YIELDS: u32 = 3;
 
+/// A worker's first so many wake-ups are timed, of later ones one in [`WAKES_SAMPLE`].
+const WAKES_ALL: u32 = 64;
+const WAKES_SAMPLE: u32 = 4;
+
 /// The longest worker description that is kept, bytes (kernel: WORKER_DESC_LEN 32, with the terminating zero).
 pub(crate) const DESCRIPTION_BYTES: usize = 31;
 
@@ -62,6 +77,11 @@ impl WorkerShared {
             described: AtomicBool::new(false),
             cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            woken_at: AtomicU64::new(0),
+            slept_on: AtomicU32::new(u32::MAX),
+            homed: AtomicBool::new(false),
+            widened: AtomicBool::new(false),
+            adopted: AtomicBool::new(false),
             evidence: Evidence::default(),
             poked: AtomicU32::new(0),
             last_cpu: AtomicU32::new(u32::MAX),
@@ -85,6 +105,10 @@ impl WorkerShared {
         self.cpu_time.store(0, Ordering::Relaxed);
         self.away.store(false, Ordering::Relaxed);
         self.poked.store(0, Ordering::Relaxed);
+        self.slept_on.store(u32::MAX, Ordering::Relaxed);
+        for flag in [&self.homed, &self.widened, &self.adopted] {
+            flag.store(false, Ordering::Relaxed);
+        }
         self.place.forget();
         self.describe("");
         SPARE
@@ -155,6 +179,21 @@ impl WorkerShared {
         }
     }
 
+    /// It is woken now. The time is kept for the measure of wake-ups unless the waker keeps the CPU where the worker sleeps: that
+    /// would measure how long the waker goes on.
+    #[inline]
+    pub(super) fn note_wake(&self, now: Time) {
+        let own = cpu::current_cpu() == Some(self.slept_on.load(Ordering::Relaxed));
+        self.woken_at
+            .store(if own { 0 } else { now }, Ordering::Relaxed);
+    }
+
+    /// Whether it went to sleep on a CPU outside these.
+    pub(super) fn sleeps_outside(&self, home: &CpuSet) -> bool {
+        let cpu = self.slept_on.load(Ordering::Relaxed);
+        cpu != u32::MAX && !home.contains(cpu as usize)
+    }
+
     /// Sets the description; cut to what is kept, at a character's boundary.
     pub(crate) fn describe(&self, text: &str) {
         let mut end = text.len().min(DESCRIPTION_BYTES);
@@ -190,24 +229,17 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthRe
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
         unreachable!("a pool that asked for a worker stays until it came or failed")
     };
-    rt.place_worker(pool, tid);
-    if let Some(mask) = rt.worker_mask(pool) {
-        shared
-            .place
-            .remember(tid, &crate::runtime::mask_words(&mask));
-    }
+    let placed_for = rt.place_worker_of(pool, &shared);
     let now = rt.time.now();
     let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);
-        let i = id as usize;
-        if inner.workers.len() <= i {
-            inner.workers.resize_with(i + 1, || None);
-        }
-        inner.workers[i] = Some(Arc::clone(&shared));
+        inner.seat(id, &shared);
         inner.births[why as usize] += 1;
         (id, inner.policy.counts().own())
     });
     probe::worker_lives(rt, pool, tid, true, words::birth(why));
+    rt.place_again_if_changed(pool, &shared, &placed_for);
+    rt.live.stir();
     if own > 2 {
         rt.detect.may_cull(rt, pool);
     }
@@ -229,15 +261,18 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthRe
     rt.worker_left(pool);
 }
 
-fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
+fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let WorkerContext {
         rt,
         pool,
         worker,
         shared,
-    } = context;
+    } = &**context;
     let mut batch = Vec::with_capacity(cmwq_policy::pool::BATCH);
     let mut todo = Vec::new();
+    let mut wakes: u32 = 0;
+    let mut woken_at = 0;
+    let mut went_home = false;
     loop {
         shared.place.widen();
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
@@ -246,12 +281,24 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
             cpu: on,
             in_pod: pod.contains(on as usize),
         };
+        let widened = std::mem::take(&mut went_home);
+        let homed = shared.homed.load(Ordering::Relaxed);
+        let mut looked_at = 0;
+        let mut lone = false;
         let (next, at) = pool.step(&mut todo, |p, drv| {
             let now = drv.now();
+            looked_at = now;
+            if widened {
+                p.count_repatriated(*worker);
+            }
             pool.visited(now);
             let next = p.next(*worker, here, now, &mut batch, drv);
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
+                lone = batch.len() == 1 && p.waiting() == 0;
+                if homed {
+                    p.count_repatriated(*worker);
+                }
             }
             (next, now)
         });
@@ -263,6 +310,14 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
+        // Where more than one item had gathered, the CPU was busy: that says nothing about wake-ups.
+        let since = std::mem::take(&mut woken_at);
+        if since != 0 && lone {
+            rt.wakes.record(looked_at.saturating_sub(since));
+        }
+        if homed && shared.homed.swap(false, Ordering::Relaxed) {
+            rt.place_worker_of(pool, shared);
+        }
         match next {
             Next::Run => {
                 run_batch(rt, &batch, shared);
@@ -270,8 +325,15 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                     // The item forked and returned in the child, which has no business with our items.
                     return;
                 }
+                went_home = shared.widened.load(Ordering::Relaxed) && rt.narrow(pool, shared);
             }
             Next::Idle => {
+                if helper::help(context, &mut batch) {
+                    if rt.fork.is_stale() {
+                        return;
+                    }
+                    continue;
+                }
                 if rt.spawner.is_starved() {
                     // Another pool can have no thread because of the ceiling: this one, or one that is idle longer, leaves.
                     pool.with(|p, drv| p.spare_one(drv));
@@ -283,22 +345,27 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                         crate::sys::sched::yield_now();
                     }
                 }
+                shared.slept_on.store(on, Ordering::Relaxed);
+                let sleeps = !shared.parker.is_notified();
+                let mut poked = false;
                 loop {
                     shared.parker.park();
                     // A sentinel may have woken it, which is only a hint.
                     let Some(cpu) = shared.take_poke() else { break };
+                    poked = true;
                     if rt.detect.answer_poke(rt, pool, *worker, cpu) {
                         break;
                     }
                 }
+                rt.live.stir();
+                wakes = wakes.wrapping_add(1);
+                let sampled = wakes < WAKES_ALL || wakes.is_multiple_of(WAKES_SAMPLE);
+                if sleeps && !poked && sampled {
+                    woken_at = shared.woken_at.load(Ordering::Relaxed);
+                }
             }
             Next::Exit => {
-                let id = *worker as usize;
-                let why = if pool.inspect(|inner| inner.policy.is_closing()) {
-                    DeathReason::Shutdown
-                } else {
-                    DeathReason::Culled
-                };
+                let why = pool.forget_worker(*worker, shared);
                 rt.note_death(why);
                 probe::worker_lives(
                     rt,
@@ -307,16 +374,6 @@ fn work(context: &WorkerContext, pod: &cmwq_topology::CpuSet) {
                     false,
                     words::death(why),
                 );
-                // The policy may have given the id to another worker already.
-                pool.inspect(|inner| {
-                    inner.deaths[why as usize] += 1;
-                    if inner.workers[id]
-                        .as_ref()
-                        .is_some_and(|w| Arc::ptr_eq(w, shared))
-                    {
-                        inner.workers[id] = None;
-                    }
-                });
                 return;
             }
         }

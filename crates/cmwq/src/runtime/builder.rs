@@ -1,5 +1,7 @@
 //! Settings of a runtime.
 
+use super::live::Live;
+use super::wakes::Wakes;
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
 use crate::control::Records;
 use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
@@ -41,6 +43,7 @@ pub struct RuntimeBuilder {
     watchdog: Duration,
     manual: Option<manual::Manual>,
     time: TimeSource,
+    follow: Option<bool>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -76,6 +79,7 @@ impl RuntimeBuilder {
             watchdog: WATCHDOG,
             manual: None,
             time: TimeSource::Real,
+            follow: None,
         }
     }
 
@@ -130,6 +134,17 @@ impl RuntimeBuilder {
     /// What the process may use of the machine, instead of reading it.
     pub fn process_cpus(mut self, process: ProcessCpus) -> Self {
         self.process = Some(process);
+        self
+    }
+
+    /// Whether changes of what the process may use are followed while the runtime lives: CPUs going off and on line, its cgroup's
+    /// cpuset and quota, the affinity of its threads set from outside. On unless [`topology`](Self::topology) or
+    /// [`process_cpus`](Self::process_cpus) were given; on with a given topology, what the system says is applied to that.
+    ///
+    /// Costs a thread that sleeps in `poll`, made with the first worker, and a look of some 100 us at most once a second while
+    /// items run; nothing while none do.
+    pub fn follow_changes(mut self, on: bool) -> Self {
+        self.follow = Some(on);
         self
     }
 
@@ -219,8 +234,14 @@ impl RuntimeBuilder {
                 expected: "at least one character, none of them NUL".to_owned(),
             });
         }
+        let given = self.topology.is_some() || self.process.is_some();
+        let follow = self.follow.unwrap_or(!given) && self.manual.is_none();
+        let real_topology = self.topology.is_none();
         let topology = Arc::new(self.topology.unwrap_or_else(Topology::current));
-        let process = self.process.unwrap_or_else(ProcessCpus::current);
+        let process = match self.process {
+            Some(p) if self.follow != Some(true) => p,
+            _ => ProcessCpus::current(),
+        };
         let machine = Machine::new(topology, &process, self.default_scope);
         let fork = ForkStamp::new();
         let inner = RtInner {
@@ -248,6 +269,10 @@ impl RuntimeBuilder {
             deaths: std::array::from_fn(|_| AtomicU64::new(0)),
             records: Records::new(),
             misplaced: AtomicU64::new(0),
+            adopted: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            wakes: Wakes::new(),
+            live: Arc::new(Live::new(follow, real_topology)),
         };
         Ok(Runtime::from_inner(Arc::new(inner)))
     }

@@ -1,7 +1,10 @@
 //! What the runtime knows of the machine: CPUs it may use, nodes, pods per scope.
 
+use crate::pool::PoolKey;
 use cmwq_topology::masks;
-use cmwq_topology::{AffinityScope, CpuSet, Pods, ProcessCpus, Topology};
+use cmwq_topology::{
+    AffinityScope, CpuSet, DEFAULT_CACHE_SHARD_SIZE, Distances, Pods, ProcessCpus, Topology,
+};
 use std::sync::{Arc, OnceLock};
 
 /// One state of the machine; replaced as a whole when CPUs or masks change.
@@ -12,14 +15,21 @@ pub(crate) struct Machine {
     pub(crate) process: ProcessCpus,
     /// The global unbound mask.
     pub(crate) global: CpuSet,
+    /// The global unbound mask that somebody asked for.
+    pub(crate) requested: Option<CpuSet>,
     /// CPUs that are online and that the process may run on.
     pub(crate) usable: CpuSet,
+    /// Where the process's threads may run by the wish of whoever started it or changed it since (`taskset`); none: anywhere.
+    pub(crate) affinity: Option<CpuSet>,
+    /// What the cgroup allows of the online CPUs, whatever threads wish.
+    pub(crate) cpuset: CpuSet,
     /// CPU time the process may use, in CPUs, rounded up; none if unlimited.
     pub(crate) quota: Option<usize>,
     /// Nodes that have CPUs, with them.
     pub(crate) nodes: Vec<(usize, CpuSet)>,
     pub(crate) default_scope: AffinityScope,
     pods: [OnceLock<Arc<Pods>>; 6],
+    distances: OnceLock<Arc<Distances>>,
 }
 
 impl Machine {
@@ -29,35 +39,111 @@ impl Machine {
         process: &ProcessCpus,
         default_scope: AffinityScope,
     ) -> Machine {
-        let mut usable = process.usable(&topology);
-        if usable.is_empty() {
-            usable = topology.online().clone();
+        let cpuset = cpuset_of(&topology, process);
+        // What is read for a thread that asked for nothing is its cpuset: no wish.
+        let affinity = process
+            .affinity
+            .clone()
+            .filter(|a| !cpuset.is_subset(a) && a.intersects(&cpuset));
+        Machine::with(topology, affinity, process, None, default_scope, Vec::new())
+    }
+
+    /// The same runtime's machine after a change.
+    pub(crate) fn changed(
+        &self,
+        topology: Arc<Topology>,
+        affinity: Option<CpuSet>,
+        process: &ProcessCpus,
+    ) -> Machine {
+        let nodes = self.nodes.iter().map(|n| n.0).collect();
+        let requested = self.requested.clone();
+        Machine::with(
+            topology,
+            affinity,
+            process,
+            requested,
+            self.default_scope,
+            nodes,
+        )
+    }
+
+    /// The same machine with other settings.
+    pub(crate) fn reset(&self, requested: Option<CpuSet>, default_scope: AffinityScope) -> Machine {
+        let possible = self.topology.possible();
+        Machine {
+            topology: Arc::clone(&self.topology),
+            process: self.process.clone(),
+            global: global_of(&self.topology, requested.as_ref(), self.affinity.as_ref()),
+            requested: requested.map(|r| r.intersection(possible)),
+            usable: self.usable.clone(),
+            affinity: self.affinity.clone(),
+            cpuset: self.cpuset.clone(),
+            quota: self.quota,
+            nodes: self.nodes.clone(),
+            default_scope,
+            pods: self.pods.clone(),
+            distances: self.distances.clone(),
         }
-        let housekeeping = topology.possible().difference(topology.isolated());
-        let (global, _ignored) = masks::initial_global(
-            topology.possible(),
-            &housekeeping,
-            process.affinity.as_ref(),
-        );
-        let nodes = topology
+    }
+
+    fn with(
+        topology: Arc<Topology>,
+        affinity: Option<CpuSet>,
+        process: &ProcessCpus,
+        requested: Option<CpuSet>,
+        default_scope: AffinityScope,
+        known_nodes: Vec<usize>,
+    ) -> Machine {
+        let cpuset = cpuset_of(&topology, process);
+        let mut usable = cpuset.clone();
+        if let Some(a) = &affinity
+            && a.intersects(&usable)
+        {
+            usable = usable.intersection(a);
+        }
+        let mut nodes: Vec<(usize, CpuSet)> = topology
             .nodes()
             .iter()
             .filter(|n| !n.cpus.is_empty())
             .map(|n| (n.id, n.cpus.clone()))
             .collect();
+        if !known_nodes.is_empty() {
+            // Queues keep a slot for each node that they were made with.
+            nodes = known_nodes
+                .into_iter()
+                .map(|id| {
+                    let cpus = nodes.iter().find(|n| n.0 == id).map(|n| n.1.clone());
+                    (id, cpus.unwrap_or_default())
+                })
+                .collect();
+        }
         Machine {
+            global: global_of(&topology, requested.as_ref(), affinity.as_ref()),
+            requested,
+            usable,
+            affinity,
+            cpuset,
             quota: process
                 .quota
                 .as_ref()
                 .map(cmwq_topology::Quota::cpus_rounded_up),
             topology,
             process: process.clone(),
-            global,
-            usable,
             nodes,
             default_scope,
             pods: Default::default(),
+            distances: OnceLock::new(),
         }
+    }
+
+    /// Whether a change between the two concerns pools, queues or threads.
+    pub(crate) fn is_same(&self, other: &Machine) -> bool {
+        self.usable == other.usable
+            && self.affinity == other.affinity
+            && self.cpuset == other.cpuset
+            && self.global == other.global
+            && self.quota == other.quota
+            && self.topology.online() == other.topology.online()
     }
 
     /// The pods of a scope; `Default` is resolved. Computed at first use.
@@ -74,6 +160,17 @@ impl Machine {
         Arc::clone(self.pods[i].get_or_init(|| Arc::new(self.topology.pods(scope))))
     }
 
+    /// How far CPUs are from each other. Computed at first use.
+    pub(crate) fn distances(&self) -> Arc<Distances> {
+        let make = || Arc::new(Distances::new(&self.topology, DEFAULT_CACHE_SHARD_SIZE));
+        Arc::clone(self.distances.get_or_init(make))
+    }
+
+    /// Whether this is the pool of a CPU that is away: offline, or taken from the process.
+    pub(crate) fn is_gone(&self, key: &PoolKey) -> bool {
+        matches!(key, PoolKey::PerCpu { cpu, .. } if !self.usable.contains(*cpu))
+    }
+
     /// The position of a node in `nodes`, or their number if it has no CPUs.
     pub(crate) fn node_index(&self, node: usize) -> usize {
         self.nodes
@@ -81,4 +178,24 @@ impl Machine {
             .position(|n| n.0 == node)
             .unwrap_or(self.nodes.len())
     }
+}
+
+/// What the cgroup allows of the online CPUs; all of them where that is none.
+fn cpuset_of(topology: &Topology, process: &ProcessCpus) -> CpuSet {
+    let online = topology.online();
+    match &process.cpuset {
+        Some(c) if c.intersects(online) => c.intersection(online),
+        _ => online.clone(),
+    }
+}
+
+fn global_of(topology: &Topology, requested: Option<&CpuSet>, affinity: Option<&CpuSet>) -> CpuSet {
+    let possible = topology.possible();
+    if let Some(r) = requested.map(|r| r.intersection(possible))
+        && !r.is_empty()
+    {
+        return r;
+    }
+    let housekeeping = possible.difference(topology.isolated());
+    masks::initial_global(possible, &housekeeping, affinity).0
 }

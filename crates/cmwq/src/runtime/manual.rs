@@ -139,14 +139,7 @@ impl RtInner {
                 }
                 Next::Idle => break,
                 Next::Exit => {
-                    pool.inspect(|inner| {
-                        if inner.workers[id as usize]
-                            .as_ref()
-                            .is_some_and(|w| Arc::ptr_eq(w, &shared))
-                        {
-                            inner.workers[id as usize] = None;
-                        }
-                    });
+                    pool.forget_worker(id, &shared);
                     self.worker_left(pool);
                     break;
                 }

@@ -4,21 +4,32 @@
 //! |---|---|
 //! | `builder.rs` | settings |
 //! | `machine.rs` | CPUs, masks, pods |
-//! | `pools.rs` | the table of pools, worker threads' placing and counting |
+//! | `pools.rs` | the table of pools, the counting of worker threads |
+//! | `neighbours.rs` | which pools are near which |
+//! | `placing.rs` | where worker threads run |
+//! | `wakes.rs` | measured wake-up times and the hedge delay |
+//! | `live.rs` | following changes of the CPUs |
+//! | `settings.rs` | settings that can change while it runs |
 //! | `shutdown.rs` | ending it, freezing it |
 //! | `system.rs` | the system workqueues |
 //! | `manual.rs` | driving it by hand, by a seed |
 
 mod builder;
+mod live;
 mod machine;
 pub(crate) mod manual;
+mod neighbours;
+mod placing;
 mod pools;
+mod settings;
 mod shutdown;
 mod system;
+mod wakes;
 
 pub use builder::RuntimeBuilder;
 pub(crate) use machine::Machine;
-pub(crate) use pools::mask_words;
+pub(crate) use placing::mask_words;
+pub use settings::{CpuMaskError, Placement};
 pub use shutdown::{Leftover, ShutdownTimeout};
 pub use system::System;
 
@@ -106,11 +117,17 @@ pub(crate) struct RtInner {
     pub(crate) fork: ForkStamp,
     warnings: Mutex<Vec<String>>,
     pub(crate) manual: Option<manual::Manual>,
-    pub(crate) births: [AtomicU64; 6],
+    pub(crate) births: [AtomicU64; 7],
     pub(crate) deaths: [AtomicU64; 4],
     pub(crate) records: Records,
     /// Threads whose CPU mask or nice could not be set as wished.
     pub(crate) misplaced: AtomicU64,
+    /// Threads whose CPU mask somebody else has set.
+    pub(crate) adopted: AtomicU64,
+    /// How often the CPUs or their limits changed while it ran.
+    pub(crate) changes: AtomicU64,
+    pub(crate) wakes: wakes::Wakes,
+    pub(crate) live: Arc<live::Live>,
 }
 
 #[derive(Default)]
@@ -399,5 +416,6 @@ impl Drop for RtInner {
         }
         self.spawner.stop();
         self.timers.stop();
+        self.live.stop();
     }
 }

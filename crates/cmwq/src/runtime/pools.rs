@@ -1,13 +1,11 @@
-//! The table of pools, and the placing and counting of worker threads.
+//! The table of pools, who is near whom, and the counting of worker threads.
 
-use super::RtInner;
+use super::{RtInner, neighbours};
 use crate::detect::ThreadCounts;
 use crate::error::QueueError;
-use crate::pool::{PoolKey, RtPool, kind_of, unused_pool};
-use crate::sys::cpu;
+use crate::pool::{PoolKey, RtPool, Todo, kind_of, run_todo, unused_pool};
 use crate::sys::thread::SpawnError;
 use cmwq_policy::pool::{BirthReason, DeathReason, PoolConfig};
-use cmwq_topology::CpuSet;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -23,14 +21,16 @@ impl Drop for ThreadTicket {
 }
 
 impl RtInner {
-    fn lock_pools(&self) -> MutexGuard<'_, HashMap<PoolKey, &'static RtPool>> {
+    pub(super) fn lock_pools(&self) -> MutexGuard<'_, HashMap<PoolKey, &'static RtPool>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pool of these attributes, made if there is none; its users are counted.
+    /// The pool of these attributes, made if there is none; its users are counted. What comes of it is appended to `todo`, to be
+    /// worked off once the caller has dropped its locks.
     pub(crate) fn acquire_pool(
         self: &Arc<Self>,
         key: &PoolKey,
+        todo: &mut Vec<Todo>,
     ) -> Result<&'static RtPool, QueueError> {
         let mut pools = self.lock_pools();
         let pool = match pools.get(key) {
@@ -42,12 +42,19 @@ impl RtInner {
                 let pool = unused_pool();
                 pool.set_up(self, key.clone(), self.pool_config(key));
                 pools.insert(key.clone(), pool);
+                neighbours::joined(&self.machine.load(), &pools, key);
                 pool
             }
         };
-        let retarget = self.machine.load().quota.is_some();
-        if retarget {
-            self.retarget(&pools);
+        let machine = self.machine.load();
+        if machine.quota.is_some() {
+            self.retarget(&pools, todo);
+        }
+        if machine.is_gone(key) {
+            pool.step(todo, |p, drv| {
+                let now = drv.now();
+                p.set_disassociated(true, now, drv);
+            });
         }
         Ok(pool)
     }
@@ -57,10 +64,13 @@ impl RtInner {
         let mut pools = self.lock_pools();
         let Some(key) = pool.release() else { return };
         pools.remove(&key);
+        neighbours::left(&self.machine.load(), &pools, pool.id);
+        let mut todo = Vec::new();
         if self.machine.load().quota.is_some() {
-            self.retarget(&pools);
+            self.retarget(&pools, &mut todo);
         }
         drop(pools);
+        run_todo(todo);
         if self.manual.is_some() {
             self.dismiss_by_hand(pool);
         }
@@ -107,8 +117,28 @@ impl RtInner {
         }
     }
 
+    /// The machine has changed: targets, and which CPUs' pools have lost theirs.
+    pub(crate) fn refit_pools(&self) {
+        let pools = self.lock_pools();
+        let machine = self.machine.load();
+        let mut todo = Vec::new();
+        self.retarget(&pools, &mut todo);
+        for (key, pool) in &*pools {
+            let gone = machine.is_gone(key);
+            pool.step(&mut todo, |p, drv| {
+                if p.is_disassociated() != gone {
+                    let now = drv.now();
+                    p.set_disassociated(gone, now, drv);
+                }
+            });
+        }
+        neighbours::all(&machine, &pools);
+        drop(pools);
+        run_todo(todo);
+    }
+
     /// Splits a CPU quota over the pools in use; without a quota every pool may use its pod's CPUs.
-    fn retarget(&self, pools: &HashMap<PoolKey, &'static RtPool>) {
+    fn retarget(&self, pools: &HashMap<PoolKey, &'static RtPool>, todo: &mut Vec<Todo>) {
         let machine = self.machine.load();
         let cpus = |key: &PoolKey| key.pod().intersection_len(&machine.usable).max(1);
         let total: usize = pools
@@ -125,7 +155,7 @@ impl RtInner {
                 Some(q) if q < total => (q * own).div_ceil(total).clamp(1, own),
                 _ => own,
             };
-            pool.with(|p, drv| {
+            pool.step(todo, |p, drv| {
                 let now = drv.now();
                 p.set_target(target as u32, own as u32, now, drv);
             });
@@ -171,10 +201,12 @@ impl RtInner {
             born_fairness: born(BirthReason::Fairness),
             born_hog: born(BirthReason::Hog),
             born_floor: born(BirthReason::Floor),
+            born_help: born(BirthReason::Help),
             left_culled: left(DeathReason::Culled),
             left_shutdown: left(DeathReason::Shutdown),
             failed: self.spawner.failures.load(Ordering::Relaxed),
             misplaced: self.misplaced.load(Ordering::Relaxed),
+            adopted: self.adopted.load(Ordering::Relaxed),
         }
     }
 
@@ -222,61 +254,4 @@ impl RtInner {
             _ => format!("{prefix}/u{}", pool.id),
         })
     }
-
-    /// Gives the calling or another thread the CPU mask and nice of the pool's workers. What is not permitted is counted and
-    /// left as it is.
-    pub(crate) fn place_worker(&self, pool: &RtPool, tid: i32) {
-        let Some((wish, nice)) = self.worker_wish(pool) else {
-            return;
-        };
-        let machine = self.machine.load();
-        let mut ok = true;
-        if !wish.is_empty() && !machine.usable.is_subset(&wish) {
-            ok &= cpu::set_affinity(tid, &mask_words(&wish)).is_ok();
-        }
-        if nice != 0 {
-            ok &= cpu::set_nice(tid, nice).is_ok();
-        }
-        if !ok {
-            self.misplaced.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The mask that the pool's workers have; none if the pool is not in use.
-    pub(crate) fn worker_mask(&self, pool: &RtPool) -> Option<CpuSet> {
-        let (wish, _) = self.worker_wish(pool)?;
-        let machine = self.machine.load();
-        if wish.is_empty() || machine.usable.is_subset(&wish) {
-            // Never set: they have what the process had.
-            return Some(machine.global.clone());
-        }
-        Some(wish)
-    }
-
-    /// The CPUs and the nice that the pool's workers are to have.
-    fn worker_wish(&self, pool: &RtPool) -> Option<(CpuSet, i32)> {
-        let key = pool.inspect(|inner| inner.key.clone())?;
-        let machine = self.machine.load();
-        let wish = match &key {
-            PoolKey::PerCpu { cpu, .. } => CpuSet::of(*cpu),
-            PoolKey::Unbound {
-                managed: false,
-                strict: false,
-                mask: Some(mask),
-                ..
-            } => mask.clone(),
-            PoolKey::Unbound { pod, .. } => pod.clone(),
-        };
-        // The wish is what the process had at first use; a cpuset is left to the system, never read back and written.
-        Some((wish.intersection(&machine.global), key.nice()))
-    }
-}
-
-/// The mask as words for the system call.
-pub(crate) fn mask_words(set: &CpuSet) -> Vec<u64> {
-    let mut words = vec![0u64; set.last().map_or(0, |c| c / 64 + 1)];
-    for cpu in set {
-        words[cpu / 64] |= 1 << (cpu % 64);
-    }
-    words
 }

@@ -13,6 +13,7 @@
 //! | `procstat` | is that thread blocked? | CPU clocks between two looks |
 //! | `perf` | context-switch records (opt-in) | `procstat` |
 //! | `fork` | noticing a fork | never absent: falls back to `pthread_atfork` |
+//! | `sleeper` | sleeping until a descriptor is readable or somebody calls | no following of changes |
 //! | `watch` | noticing changed CPU sets and quotas | periodic re-reading |
 
 pub(crate) mod clock;
@@ -26,6 +27,7 @@ pub(crate) mod parker;
 pub(crate) mod perf;
 pub(crate) mod procstat;
 pub(crate) mod sched;
+pub(crate) mod sleeper;
 pub(crate) mod thread;
 pub(crate) mod watch;
 

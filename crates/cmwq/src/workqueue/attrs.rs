@@ -4,7 +4,7 @@ use super::slot::SlotShared;
 use super::table::{self, Table};
 use super::{PwqLink, WorkqueueKind, WqInner};
 use crate::error::AttrsError;
-use crate::pool::run_todo;
+use crate::pool::{PoolKey, run_todo};
 use cmwq_policy::limits;
 use cmwq_topology::{AffinityScope, CpuSet};
 use std::sync::Arc;
@@ -114,13 +114,18 @@ impl Attrs {
     }
 }
 
-/// What [`crate::Workqueue::apply_attrs`] did.
+/// What [`crate::Workqueue::apply_attrs`] did. New items follow the new attributes from the moment the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AttrsChange {
     /// Pwqs that stay as they are because their pool is the same under the new settings.
     pub kept: usize,
     /// Pwqs that take nothing new and are released once their items are done.
     pub retired: usize,
+    /// The new attributes cannot be given to the queue's living workers (another nice, another pod): what was queued before is done
+    /// by them as they are, item by item, then they leave; new items get other workers. False if the queue had no workers or
+    /// they fit as they are.
+    pub workers_replaced: bool,
 }
 
 /// What a new table left over, to be dealt with once the queue's lock was dropped.
@@ -199,7 +204,8 @@ impl WqInner {
         let mut retired = Vec::new();
         let mut kept = 0;
         for link in old.existing() {
-            match new.keys.iter().position(|k| *k == link.key) {
+            let same = |k: &PoolKey| *k == link.key && link.localize == state.attrs.localize;
+            match new.keys.iter().position(same) {
                 Some(i) => {
                     new.set(i, link);
                     kept += 1;
@@ -207,10 +213,12 @@ impl WqInner {
                 None => retired.push(Arc::clone(link)),
             }
         }
+        let new_keys = new.keys.clone();
         self.table.store(Arc::new(new));
         let change = AttrsChange {
             kept,
             retired: retired.len(),
+            workers_replaced: retired.iter().any(|l| new_keys.iter().all(|k| *k != l.key)),
         };
         (
             change,

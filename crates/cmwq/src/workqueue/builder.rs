@@ -337,7 +337,6 @@ impl WorkqueueBuilder {
                 helpable: kind == WorkqueueKind::Unbound && !self.kernel_mode,
             },
             freezable: self.freezable,
-            power_efficient: self.power_efficient,
             highpri: self.highpri,
             kernel_mode: self.kernel_mode,
             managed,

@@ -4,8 +4,10 @@ use super::slot::SlotShared;
 use super::table::{self, Table};
 use super::{WorkqueueKind, WqInner, WqState};
 use crate::error::QueueError;
-use crate::pool::{PoolKey, RtPool, Todo};
-use cmwq_policy::pool::{PwqConfig, PwqId, PwqTag};
+use crate::pool::{PoolKey, RtPool, Todo, run_todo};
+use cmwq_policy::help::FAR_HEDGES;
+use cmwq_policy::pool::{PwqConfig, PwqFlags, PwqId, PwqTag};
+use cmwq_topology::Distance;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -17,6 +19,8 @@ pub(crate) struct PwqLink {
     pub(crate) pool: &'static RtPool,
     pub(crate) key: PoolKey,
     pub(crate) slot: Option<Arc<SlotShared>>,
+    /// Its items start on the issuing CPU and are never helped.
+    pub(crate) localize: bool,
     /// The policy's id; written with the pool's lock held.
     id: AtomicU32,
     /// The queue drains: nothing goes through the submission lane. Written with the pool's lock held.
@@ -75,9 +79,12 @@ impl WqInner {
         if let Some(link) = table.links[i].get() {
             return Ok(Some(Arc::clone(link)));
         }
-        let link = self.link(&mut state, &table.keys[i])?;
+        let mut todo = Vec::new();
+        let link = self.link(&mut state, &table.keys[i], &mut todo)?;
         // Only made under the queue's lock, so this is the first.
         table.set(i, &link);
+        drop(state);
+        run_todo(todo);
         Ok(Some(link))
     }
 
@@ -85,8 +92,9 @@ impl WqInner {
         self: &Arc<Self>,
         state: &mut WqState,
         key: &PoolKey,
+        todo: &mut Vec<Todo>,
     ) -> Result<Arc<PwqLink>, QueueError> {
-        let pool = self.rt.acquire_pool(key)?;
+        let pool = self.rt.acquire_pool(key, todo)?;
         let leased = self.config.kind == WorkqueueKind::Unbound;
         let slot = leased.then(|| {
             let machine = self.rt.machine.load();
@@ -103,6 +111,7 @@ impl WqInner {
             pool,
             key: key.clone(),
             slot,
+            localize: state.attrs.localize,
             id: AtomicU32::new(UNLINKED),
             draining: AtomicBool::new(state.drainers > 0),
             tables: AtomicUsize::new(0),
@@ -116,7 +125,10 @@ impl WqInner {
                 limit,
                 leased,
                 colour: state.flush.colour(),
-                flags: self.config.flags,
+                flags: PwqFlags {
+                    helpable: self.config.flags.helpable && !state.attrs.localize,
+                    ..self.config.flags
+                },
                 draining: state.drainers > 0,
                 frozen: state.frozen,
             });
@@ -129,6 +141,56 @@ impl WqInner {
         });
         state.links.push(Arc::clone(&link));
         Ok(link)
+    }
+
+    /// Items of this pwq have waited too long in their pod: the nearest pool with a CPU to spare sends a worker, or a pool is
+    /// made for the nearest pod that has none yet. An offer that nobody can take is no error: it is made again later.
+    pub(crate) fn call_helper(self: &Arc<Self>, link: &Arc<PwqLink>, todo: &mut Vec<Todo>) {
+        let hedge = self.rt.wakes.hedge_ns();
+        let since = link.pool.outward.outlook().oldest;
+        if since == 0 {
+            return;
+        }
+        // It may be offered because it will be overdue.
+        let age = self.rt.time.now().saturating_sub(since).max(hedge);
+        let far = age >= hedge.saturating_mul(FAR_HEDGES);
+        let near = link.pool.outward.whom_to_offer(hedge, age);
+        let target = match near {
+            Some((pool, this_use)) if !far => Some((pool, this_use)),
+            // A pod of this node without a pool comes before another node's.
+            found => self
+                .open_up(link, far)
+                .map(|l| (l.pool, l.pool.outward.this_use()))
+                .or(found),
+        };
+        let Some((pool, this_use)) = target else {
+            return;
+        };
+        pool.step(todo, |p, drv| {
+            if pool.outward.this_use() == this_use {
+                let now = drv.now();
+                p.call_helper(now, drv);
+            }
+        });
+    }
+
+    /// Makes the pwq, and so the pool, of the nearest pod that this queue has not used yet.
+    fn open_up(self: &Arc<Self>, link: &PwqLink, far: bool) -> Option<Arc<PwqLink>> {
+        let table = self.table.load_full();
+        let machine = self.rt.machine.load();
+        let home = link.key.pod();
+        let at = home.first()?;
+        let distances = machine.distances();
+        let (_, i) = (0..table.keys.len())
+            .filter(|&i| table.links[i].get().is_none())
+            .filter_map(|i| {
+                let pod = table.keys[i].pod();
+                let usable = pod.is_disjoint(&home) && pod.intersects(&machine.usable);
+                let d = distances.between(at, pod.first()?)?;
+                (usable && (far || d <= Distance::NODE)).then_some((d, i))
+            })
+            .min()?;
+        self.make_link(&table, i).ok().flatten()
     }
 
     /// The pwqs of an old table that the new one does not use are retired: they take nothing new and are released once empty.

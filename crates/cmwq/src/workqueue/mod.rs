@@ -53,7 +53,6 @@ pub(crate) struct WqConfig {
     pub(crate) kind: WorkqueueKind,
     pub(crate) flags: PwqFlags,
     pub(crate) freezable: bool,
-    pub(crate) power_efficient: bool,
     pub(crate) highpri: bool,
     pub(crate) kernel_mode: bool,
     pub(crate) managed: bool,

@@ -151,13 +151,14 @@ impl WqInner {
                 return Err(self.closed());
             };
             let attempt = match table.links[i].get() {
-                // SAFETY: we own the item, and the table, which we hold, keeps the pwq linked.
-                Some(link)
-                    if oneshot && unsafe { link.pool.submit(item, link, here as u32, now) } =>
-                {
-                    Attempt::Queued
+                Some(link) => {
+                    // SAFETY: we own the item, and the table, which we hold, keeps the pwq linked.
+                    if oneshot && unsafe { link.pool.submit(item, link, here as u32, now) } {
+                        Attempt::Queued
+                    } else {
+                        self.enqueue(link, item, here, now, true)
+                    }
                 }
-                Some(link) => self.enqueue(link, item, here, now, true),
                 None => {
                     let table = Arc::clone(&table);
                     match self.make_link(&table, i)? {

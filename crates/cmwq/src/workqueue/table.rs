@@ -76,6 +76,8 @@ impl Table {
             PoolMap::ordered(wq_mask, &machine.global)
         } else {
             let scope = match attrs.scope {
+                // An item starts on the issuing CPU itself, wherever it may go from there.
+                _ if attrs.localize => AffinityScope::Cpu,
                 AffinityScope::Default => machine.default_scope,
                 s => s,
             };

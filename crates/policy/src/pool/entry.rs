@@ -34,6 +34,8 @@ pub struct Entry<T> {
     pub queued_at: Time,
     /// When it became active; meaningless before.
     pub active_at: Time,
+    /// It was offered to other pods.
+    pub(super) offered: bool,
     /// The CPU that queued it.
     pub issuer_cpu: u32,
     /// Its permit is lent: it runs, but waits for others of its queue and does not count as active meanwhile.

@@ -12,9 +12,11 @@
 //! | `worker.rs` | worker states, the idle list, waking, creating, culling |
 //! | `run.rs` | taking items, collisions, settling what was done |
 //! | `manage.rs` | blocked workers, hogs, fairness, the liveness floor, mayday |
+//! | `outward.rs` | what other pods may see of the pool, and offers to them |
 
 mod entry;
 mod manage;
+mod outward;
 mod pwq;
 mod queue;
 mod run;
@@ -25,6 +27,7 @@ pub use manage::{
     BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
     MAYDAY_INTERVAL_NS,
 };
+pub use outward::Outlook;
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
@@ -187,6 +190,8 @@ pub struct Pool<T, W> {
     no_create_before: Time,
     disassociated: bool,
     closing: bool,
+    /// When waiting work was last offered to other pods; 0 = since the last taker none.
+    offered_at: Time,
 }
 
 const BUSY_BUCKETS: usize = 64;
@@ -221,6 +226,7 @@ impl<T: Token, W> Pool<T, W> {
             no_create_before: 0,
             disassociated: false,
             closing: false,
+            offered_at: 0,
         }
     }
 

@@ -82,6 +82,7 @@ impl<T: Token, W> Pool<T, W> {
             oneshot: q.oneshot,
             queued_at: now,
             active_at: now,
+            offered: false,
             issuer_cpu: q.issuer_cpu,
             lent: false,
             barriers: NIL,

@@ -97,6 +97,27 @@ impl<T: Token, W> Pool<T, W> {
             self.start(w, here, now, out, drv);
             return true;
         }
+        if self.take_for_attached(w, only, out) {
+            self.start(w, here, now, out, drv);
+            return true;
+        }
+        // What lies behind a long item in a batch is for helpers too.
+        if self.workers[w].kind == WorkerKind::Helper
+            && self.recall_fullest(now, drv)
+            && self.take_for_attached(w, only, out)
+        {
+            self.start(w, here, now, out, drv);
+            return true;
+        }
+        false
+    }
+
+    fn take_for_attached(
+        &mut self,
+        w: WorkerId,
+        only: Option<PwqId>,
+        out: &mut Vec<Taken<T>>,
+    ) -> bool {
         let mut at = self.worklist.head();
         while at != NIL {
             let (pwq, item, oneshot) = (
@@ -112,9 +133,13 @@ impl<T: Token, W> Pool<T, W> {
                 let counters = &mut self.pwqs[pwq].counters;
                 match self.workers[w].kind {
                     WorkerKind::Rescuer => counters.rescued += 1,
-                    _ => counters.helped += 1,
+                    _ => {
+                        counters.helped += 1;
+                        if self.workers[w].cpu == u32::MAX {
+                            self.offer_taken(); // it has just come
+                        }
+                    }
                 }
-                self.start(w, here, now, out, drv);
                 return true;
             }
             at = self.entries.next(at);
@@ -135,7 +160,12 @@ impl<T: Token, W> Pool<T, W> {
     /// Before a worker goes idle it has a batch recalled, the one with the most unclaimed items: no CPU idles while items
     /// lie behind others in a batch. Returns whether some came back.
     fn steal<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> bool {
-        if self.open_batches == 0 || !self.worklist.is_empty() || !self.within_limit(now) {
+        self.within_limit(now) && self.recall_fullest(now, drv)
+    }
+
+    /// With nothing on the worklist: has the batch with the most unclaimed items recalled. Returns whether some came back.
+    fn recall_fullest<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> bool {
+        if self.open_batches == 0 || !self.worklist.is_empty() {
             return false;
         }
         let fullest = self

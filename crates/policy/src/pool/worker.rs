@@ -64,6 +64,8 @@ pub enum BirthReason {
     Hog = 4,
     /// Nothing had finished for too long.
     Floor = 5,
+    /// Another pod's items waited and this pod had a CPU to spare.
+    Help = 6,
 }
 
 /// Why a worker left.
@@ -375,7 +377,12 @@ impl<T: Token, W> Pool<T, W> {
         self.create(reason, now, drv)
     }
 
-    fn create<D: Driver<W>>(&mut self, reason: BirthReason, now: Time, drv: &mut D) -> bool {
+    pub(super) fn create<D: Driver<W>>(
+        &mut self,
+        reason: BirthReason,
+        now: Time,
+        drv: &mut D,
+    ) -> bool {
         if self.counts.creating > 0
             || now < self.no_create_before
             || self.counts.own() >= self.config.max_workers

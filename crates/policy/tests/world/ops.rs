@@ -142,6 +142,7 @@ impl World {
         let draining = self.queues[q].draining;
         match self.with_pool(p, |pool, d| pool.enqueue(e, now, d)) {
             Ok(entry) => {
+                assert!(!draining || e.chained, "a draining queue refuses");
                 let it = &mut self.items[item as usize];
                 it.accepted += 1;
                 it.truth = Truth::Pending(p, entry);

@@ -143,6 +143,10 @@ impl Sim {
         self.at = cpu;
         match self.wq.with(p, cpu, |pool, d| pool.enqueue(e, now, d)) {
             Ok(entry) => {
+                assert!(
+                    !self.wq.queues[q].draining || chained,
+                    "a draining queue refuses"
+                );
                 let it = &mut self.wq.items[item as usize];
                 it.accepted += 1;
                 it.truth = Truth::Pending(p, entry);

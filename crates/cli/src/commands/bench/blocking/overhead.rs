@@ -1,0 +1,147 @@
+//! What detection costs: a worker that computes, one that switches all the time, computing items beside sleeping ones.
+
+use super::spread_json;
+use anyhow::Context;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Length of a computing item.
+const COMPUTE: Duration = Duration::from_millis(20);
+/// Context switches of a switching item.
+const SWITCHES: u32 = 2000;
+/// Sleeping items beside computing ones.
+const SLEEPERS: usize = 64;
+
+/// Ratios of each round, detection on to detection off.
+#[derive(Default)]
+pub(super) struct Costs {
+    computing: Vec<f64>,
+    switching: Vec<f64>,
+    switching_records: Vec<f64>,
+    switch_ns: Vec<f64>,
+    beside_sleepers: Vec<f64>,
+}
+
+impl Costs {
+    pub(super) fn round(&mut self, cpu: u32) -> anyhow::Result<()> {
+        let steps = steps_for(COMPUTE);
+        let run = |d: &cmwq::Detectors, item: fn(u64)| timed(d.clone(), cpu, item, steps, 0);
+        let (off, on) = (cmwq::Detectors::none(), cmwq::Detectors::new());
+        let records = cmwq::Detectors::new().records(true);
+        let compute = |steps: u64| {
+            chain(steps);
+        };
+        let (a, b) = (run(&off, compute)?, run(&on, compute)?);
+        self.computing.push(b / a);
+        let switch = |_: u64| switching();
+        let (a, b, c) = (
+            run(&off, switch)?,
+            run(&on, switch)?,
+            run(&records, switch)?,
+        );
+        self.switching.push(b / a);
+        self.switching_records.push(c / a);
+        self.switch_ns.push(a / f64::from(SWITCHES) * 1e9);
+        let alone = timed(on.clone(), cpu, compute, steps, 0)?;
+        let beside = timed(on, cpu, compute, steps, SLEEPERS)?;
+        self.beside_sleepers.push(beside / alone);
+        Ok(())
+    }
+
+    /// Ratios: 1.02 is two per cent more time.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "computing_x": spread_json(&self.computing),
+            "switching_x": spread_json(&self.switching),
+            "switching_with_records_x": spread_json(&self.switching_records),
+            "switch_ns": spread_json(&self.switch_ns),
+            "beside_sleepers_x": spread_json(&self.beside_sleepers),
+        })
+    }
+}
+
+/// How long an item takes on `cpu`'s pool, s, with another item waiting behind it (so that detection is at work), and this many
+/// sleeping items that have been noticed.
+fn timed(
+    detectors: cmwq::Detectors,
+    cpu: u32,
+    item: fn(u64),
+    steps: u64,
+    sleepers: usize,
+) -> anyhow::Result<f64> {
+    let rt = cmwq::Runtime::builder().detectors(detectors).build()?;
+    let wq = rt.workqueue("cost").per_cpu().build()?;
+    let awake = Arc::new(AtomicBool::new(false));
+    let spawn =
+        |f: Box<dyn FnOnce() -> f64 + Send>| wq.try_spawn_on(cpu as usize, f).map_err(|e| e.error);
+    let mut sleeping = Vec::new();
+    for _ in 0..sleepers {
+        let awake = Arc::clone(&awake);
+        sleeping.push(spawn(Box::new(move || {
+            while !awake.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            0.0
+        }))?);
+    }
+    // Its turn comes when all of them have been noticed.
+    let first = spawn(Box::new(|| 0.0))?;
+    first.join().context("an item behind sleeping ones")?;
+    let timed = spawn(Box::new(move || {
+        let began = cpu_time();
+        item(steps);
+        (cpu_time() - began).as_secs_f64()
+    }))?;
+    let behind = spawn(Box::new(|| 0.0))?;
+    let seconds = timed.join().context("the measured item")?;
+    behind.join().context("the item behind")?;
+    awake.store(true, Ordering::Relaxed);
+    for s in sleeping {
+        s.join().context("a sleeping item")?;
+    }
+    wq.destroy()?;
+    Ok(seconds)
+}
+
+/// CPU time of this thread: what others take from the CPU does not count, what detection adds to the thread does.
+fn cpu_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
+/// Sleeps for a moment again and again.
+fn switching() {
+    for _ in 0..SWITCHES {
+        std::thread::park_timeout(Duration::from_nanos(1));
+    }
+}
+
+/// A chain of dependent operations.
+pub(super) fn chain(steps: u64) -> u64 {
+    let mut x = 0x2545_F491_4F6C_DD1D_u64;
+    for i in 0..steps {
+        x = std::hint::black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i);
+    }
+    x
+}
+
+/// Steps of the chain that take this long on an undisturbed CPU: by the fastest of many short runs, measured once.
+pub(super) fn steps_for(time: Duration) -> u64 {
+    static PER_US: OnceLock<f64> = OnceLock::new();
+    const STEPS: u64 = 200_000;
+    let per_us = PER_US.get_or_init(|| {
+        let best = (0..60)
+            .map(|_| {
+                let began = Instant::now();
+                chain(STEPS);
+                began.elapsed()
+            })
+            .min()
+            .unwrap_or(Duration::from_micros(STEPS));
+        STEPS as f64 / (best.as_nanos().max(1) as f64 / 1000.0)
+    });
+    (time.as_secs_f64() * 1e6 * per_us) as u64
+}

@@ -1,0 +1,142 @@
+//! What a pool shows to the workers of other pods, and who they are.
+//!
+//! A pool whose items other pods may run publishes one word at the end of every hold of its lock (a compare, and a store when it
+//! changed): since when its first unstarted item waits, whether its own workers will not get to it, whether it has a CPU to
+//! spare. A worker about to sleep reads the words of a bounded number of near pools ([`cmwq_policy::help`]) without any lock.
+//! The words are hints: whoever acts on one takes the pool's lock and looks again.
+//!
+//! Who is near is worked out when pools come and go, never while items run.
+
+use super::{Policy, RtPool, pool_by_id};
+use arc_swap::ArcSwap;
+use cmwq_policy::help::{self, Neighbour, Waiting};
+use cmwq_policy::pool::{Outlook, Time};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The near pools of one pool, nearest first; `pod` of a neighbour is a pool's number.
+#[derive(Debug, Default)]
+pub(crate) struct Near {
+    pub(crate) list: Vec<Neighbour>,
+    /// Per neighbour: which use of the pool's memory is meant.
+    pub(crate) uses: Vec<u64>,
+}
+
+/// See the module text.
+pub(crate) struct Outward {
+    /// The outlook, packed. Written with the pool's lock held.
+    word: AtomicU64,
+    /// Grows with each new use of the pool's memory; changed with the pool's lock held.
+    uses: AtomicU64,
+    near: ArcSwap<Near>,
+    /// Items of other pools that this pool's workers ran.
+    given: AtomicU64,
+}
+
+const BEHIND: u64 = 1;
+const SPARE: u64 = 2;
+const IDLE: u64 = 4;
+const FLAGS: u32 = 3;
+
+impl Outward {
+    pub(super) fn new() -> Outward {
+        Outward {
+            word: AtomicU64::new(0),
+            uses: AtomicU64::new(0),
+            near: ArcSwap::from_pointee(Near::default()),
+            given: AtomicU64::new(0),
+        }
+    }
+
+    /// The pool's memory is used anew, or not at all any more. With the pool's lock held.
+    pub(super) fn next_use(&self) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.word.store(0, Ordering::Relaxed);
+        self.near.store(Arc::default());
+        self.given.store(0, Ordering::Relaxed);
+    }
+
+    /// A worker of this pool ran an item of another one.
+    pub(super) fn note_given(&self) {
+        self.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many items of other pools this pool's workers ran.
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// Which use of the pool's memory this is; exact with the pool's lock held.
+    pub(crate) fn this_use(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    /// Publishes what is so now. With the pool's lock held. Returns since when the first unstarted item waits, or 0.
+    #[inline]
+    pub(super) fn publish(&self, policy: &Policy) -> Time {
+        let o = policy.outlook();
+        let flag = |on: bool, bit: u64| if on { bit } else { 0 };
+        let word =
+            o.oldest << FLAGS | flag(o.behind, BEHIND) | flag(o.spare, SPARE) | flag(o.idle, IDLE);
+        if self.word.load(Ordering::Relaxed) != word {
+            self.word.store(word, Ordering::Relaxed);
+        }
+        o.oldest
+    }
+
+    /// What was published last.
+    #[inline]
+    pub(crate) fn outlook(&self) -> Outlook {
+        let word = self.word.load(Ordering::Relaxed);
+        Outlook {
+            oldest: word >> FLAGS,
+            behind: word & BEHIND != 0,
+            spare: word & SPARE != 0,
+            idle: word & IDLE != 0,
+        }
+    }
+
+    /// Who is near.
+    pub(crate) fn near(&self) -> arc_swap::Guard<Arc<Near>> {
+        self.near.load()
+    }
+
+    pub(crate) fn set_near(&self, near: Near) {
+        self.near.store(Arc::new(near));
+    }
+
+    /// The pool that a worker of this one should help before it sleeps, with the use that is meant and whether it is far.
+    #[inline]
+    pub(crate) fn whom_to_help(
+        &self,
+        hedge_ns: u64,
+        now: impl Fn() -> Time,
+    ) -> Option<(&'static RtPool, u64, bool)> {
+        let near = self.near.load();
+        if near.list.is_empty() {
+            return None;
+        }
+        let id = help::whom_to_help(&near.list, hedge_ns, |id| {
+            let o = pool_by_id(id).outward.outlook();
+            (o.oldest != 0).then(|| Waiting {
+                oldest_ns: now().saturating_sub(o.oldest),
+                saturated: o.behind,
+            })
+        })?;
+        let i = near.list.iter().position(|n| n.pod == id)?;
+        Some((pool_by_id(id), near.uses[i], near.list[i].far))
+    }
+
+    /// The nearest pool with a CPU to spare, for an item that waits since `oldest_ns`.
+    pub(crate) fn whom_to_offer(
+        &self,
+        hedge_ns: u64,
+        oldest_ns: u64,
+    ) -> Option<(&'static RtPool, u64)> {
+        let near = self.near.load();
+        let idle = |id: u32| pool_by_id(id).outward.outlook().idle;
+        let id = help::whom_to_offer(&near.list, hedge_ns, oldest_ns, idle)?;
+        let i = near.list.iter().position(|n| n.pod == id)?;
+        Some((pool_by_id(id), near.uses[i]))
+    }
+}

@@ -1,0 +1,257 @@
+//! Where worker threads run: their CPU masks and nice, set by name and never inherited.
+//!
+//! The wish for a worker is its pod, cut to the affinity that the process's starter wished for. A cpuset is left to the system,
+//! which cuts every wish to it by itself, also later: a mask is never read back and written.
+
+use super::{Machine, RtInner};
+use crate::control::probe;
+use crate::pool::{PoolKey, RtPool, WorkerShared};
+use crate::sys::cpu;
+use cmwq_policy::pool::{WorkerId, WorkerKind};
+use cmwq_topology::{CpuSet, masks};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The mask to ask for.
+fn wish(key: &PoolKey, machine: &Machine) -> CpuSet {
+    let cpus = match key {
+        PoolKey::PerCpu { .. } if machine.is_gone(key) => masks::orphaned(
+            &machine.global,
+            &machine.usable,
+            machine.topology.possible(),
+        )
+        .clone(),
+        PoolKey::Unbound {
+            managed: false,
+            strict: false,
+            mask: Some(mask),
+            ..
+        } => mask.clone(),
+        _ => key.pod(),
+    };
+    cut(cpus, machine)
+}
+
+/// What is left of a mask inside the process's affinity; all of it where that is nothing.
+fn cut(cpus: CpuSet, machine: &Machine) -> CpuSet {
+    match &machine.affinity {
+        Some(a) if a.intersects(&cpus) => cpus.intersection(a),
+        _ => cpus,
+    }
+}
+
+impl RtInner {
+    /// Gives a thread the CPU mask and nice of the pool's workers, for the machine as it is now, which is returned. What is not
+    /// permitted is counted and left as it is.
+    pub(crate) fn place_worker(&self, pool: &RtPool, tid: i32) -> Arc<Machine> {
+        let machine = self.machine.load_full();
+        let Some(key) = pool.key_hint() else {
+            return machine;
+        };
+        self.set_mask(tid, &wish(&key, &machine), &machine);
+        // 0 is the process's own.
+        let nice = key.nice();
+        if nice != 0 && cpu::set_nice(tid, nice).is_err() {
+            self.misplaced.fetch_add(1, Ordering::Relaxed);
+        }
+        machine
+    }
+
+    /// [`place_worker`](Self::place_worker) for a worker of the pool; those who move it for a moment are told its mask.
+    pub(crate) fn place_worker_of(&self, pool: &RtPool, shared: &WorkerShared) -> Arc<Machine> {
+        let tid = shared.tid.load(Ordering::Relaxed);
+        let machine = self.place_worker(pool, tid);
+        if let Some(key) = pool.key_hint() {
+            let mask = wish(&key, &machine);
+            shared.place.remember(tid, &mask_words(&mask));
+        }
+        machine
+    }
+
+    /// The mask that the pool's workers have; none if the pool is not in use.
+    pub(crate) fn worker_mask(&self, pool: &RtPool) -> Option<CpuSet> {
+        Some(wish(&pool.key_hint()?, &self.machine.load()))
+    }
+
+    /// After a new worker is known to its pool: places it again if the machine has changed since.
+    pub(crate) fn place_again_if_changed(
+        &self,
+        pool: &RtPool,
+        shared: &WorkerShared,
+        then: &Arc<Machine>,
+    ) {
+        let mut placed_for = Arc::clone(then);
+        while !Arc::ptr_eq(&placed_for, &self.machine.load()) {
+            placed_for = self.place_worker_of(pool, shared);
+        }
+    }
+
+    fn set_mask(&self, tid: i32, wish: &CpuSet, machine: &Machine) {
+        // A mask without a CPU that the thread may use now is refused by the system; it stays where the cpuset has put it.
+        if wish.intersects(&machine.cpuset) && cpu::set_affinity(tid, &mask_words(wish)).is_err() {
+            self.misplaced.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A sleeping worker that roams is to wake up in its pod. Moved by its mask; it widens it again when it runs.
+    #[cold]
+    pub(crate) fn bring_home(&self, pool: &RtPool, tid: i32) {
+        let machine = self.machine.load();
+        if let Some(key) = pool.key_hint() {
+            self.set_mask(tid, &cut(key.pod(), &machine), &machine);
+        }
+    }
+
+    /// The worker's item has been on CPU for longer than the hog threshold: if its pod has no CPU to spare and its queue's mask
+    /// is wider, the worker may leave the pod for the rest of that item. Returns whether it may.
+    pub(crate) fn widen(&self, pool: &'static RtPool, id: WorkerId) -> bool {
+        let found = pool.inspect(|inner| {
+            let Some(
+                key @ PoolKey::Unbound {
+                    mask: Some(mask), ..
+                },
+            ) = &inner.key
+            else {
+                return None;
+            };
+            let hog = inner.policy.worker(id).is_some_and(|w| w.is_hog());
+            if !key.is_open() || !hog || inner.policy.outlook().spare {
+                return None;
+            }
+            let shared = inner.workers.get(id as usize)?.as_ref()?;
+            if shared.adopted.load(Ordering::Relaxed)
+                || shared.widened.swap(true, Ordering::Relaxed)
+            {
+                return None;
+            }
+            let entry = inner.policy.worker(id)?.taken().first().copied();
+            let pwq = entry.and_then(|e| inner.policy.entry(e)).map(|e| e.pwq);
+            if let Some(Some(link)) = pwq.and_then(|pwq| inner.links.get(pwq as usize)) {
+                link.wq.records.note_widened();
+            }
+            Some((mask.clone(), Arc::clone(shared)))
+        });
+        let Some((mask, shared)) = found else {
+            return false;
+        };
+        let machine = self.machine.load();
+        let tid = shared.tid.load(Ordering::Relaxed);
+        self.set_mask(tid, &cut(mask, &machine), &machine);
+        probe::migrated(self, tid, "widened");
+        // Ordering: Acquire pairs with the AcqRel of `narrow`. If the item has ended meanwhile, the worker went home before the
+        // mask above was set: send it home again.
+        if !shared.widened.load(Ordering::Acquire) {
+            self.bring_home(pool, tid);
+        }
+        true
+    }
+
+    /// The item for which the worker's mask was widened has ended: home. Returns whether it had been widened.
+    pub(crate) fn narrow(&self, pool: &RtPool, shared: &WorkerShared) -> bool {
+        // Ordering: AcqRel, see `widen`.
+        if !shared.widened.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let tid = shared.tid.load(Ordering::Relaxed);
+        self.bring_home(pool, tid);
+        probe::migrated(self, tid, "repatriated");
+        true
+    }
+
+    /// Gives all workers the masks for the machine as it is now. Those that somebody else has placed are left alone.
+    pub(crate) fn replace_workers(&self) {
+        for pool in self.pools() {
+            for (_, shared) in own_workers(pool) {
+                if !shared.adopted.load(Ordering::Relaxed) {
+                    self.place_worker_of(pool, &shared);
+                }
+            }
+        }
+    }
+
+    /// Looks for workers whose mask somebody else has set, at most [`LOOK`] of them: they are left alone from then on, and
+    /// counted. The machine is the one that was read a moment ago.
+    pub(crate) fn adopt_moved(&self, machine: &Arc<Machine>) {
+        let mut left = LOOK;
+        for pool in self.pools() {
+            let Some(key) = pool.key_hint() else { continue };
+            let expected = expected(&wish(&key, machine), machine);
+            for (id, shared) in own_workers(pool) {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                let tid = shared.tid.load(Ordering::Relaxed);
+                let busy_elsewhere = shared.widened.load(Ordering::Relaxed)
+                    || shared.homed.load(Ordering::Relaxed)
+                    || shared.place.is_narrowed()
+                    || shared.adopted.load(Ordering::Relaxed);
+                if busy_elsewhere || tid == 0 {
+                    continue;
+                }
+                let Some(now) = mask_of(tid) else { continue };
+                // It may be on its way home, or gone: look once more, and only at the same worker of the same machine.
+                let moved = now != expected
+                    && Arc::ptr_eq(machine, &self.machine.load())
+                    && !shared.widened.load(Ordering::Relaxed)
+                    && !shared.homed.load(Ordering::Relaxed)
+                    && !shared.place.is_narrowed()
+                    && mask_of(tid).is_some_and(|m| m != expected)
+                    && own_workers(pool)
+                        .iter()
+                        .any(|(i, s)| *i == id && Arc::ptr_eq(s, &shared));
+                if moved {
+                    shared.adopted.store(true, Ordering::Relaxed);
+                    self.adopted.fetch_add(1, Ordering::Relaxed);
+                    self.warn(format!(
+                        "thread {tid} runs on CPUs {} because somebody else has set that; it is left alone",
+                        now.list()
+                    ));
+                }
+            }
+        }
+    }
+}
+
+/// How many workers one look visits.
+const LOOK: usize = 256;
+
+fn own_workers(pool: &RtPool) -> Vec<(WorkerId, Arc<WorkerShared>)> {
+    pool.inspect(|inner| {
+        let policy = &inner.policy;
+        let own = policy
+            .workers()
+            .filter(|(_, w)| w.kind == WorkerKind::Normal);
+        own.filter_map(|(id, _)| Some((id, inner.workers.get(id as usize)?.clone()?)))
+            .collect()
+    })
+}
+
+/// What the system makes of a wish.
+pub(super) fn expected(wish: &CpuSet, machine: &Machine) -> CpuSet {
+    let cut = wish.intersection(&machine.cpuset);
+    if cut.is_empty() {
+        machine.cpuset.clone()
+    } else {
+        cut
+    }
+}
+
+/// The CPUs that a thread may use now; none if it is gone.
+pub(super) fn mask_of(tid: i32) -> Option<CpuSet> {
+    let words = cpu::affinity(tid).ok()?;
+    let mut set = CpuSet::new();
+    for c in cpu::members(&words) {
+        set.insert(c as usize);
+    }
+    Some(set)
+}
+
+/// The mask as words for the system call.
+pub(crate) fn mask_words(set: &CpuSet) -> Vec<u64> {
+    let mut words = vec![0u64; set.last().map_or(0, |c| c / 64 + 1)];
+    for cpu in set {
+        words[cpu / 64] |= 1 << (cpu % 64);
+    }
+    words
+}

@@ -1,0 +1,103 @@
+//! How long wake-ups take, measured all the time, and the hedge delay that follows from it.
+
+use cmwq_policy::help::hedge_delay;
+use cmwq_policy::hist::{BUCKETS, bucket_low, bucket_of};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The hedge delay is worked out anew after this many wake-ups.
+const REVIEW: u32 = 64;
+/// When this many are in the histogram all counts are halved, so that old ones fade.
+const FADE: u32 = 4096;
+/// The hedge delay never exceeds this. On a CPU that others keep busy wake-ups take milliseconds, and that is when an offer is
+/// wanted most; the tick that watches waiting items comes every 1-4 ms anyway.
+pub(crate) const MAX_HEDGE_NS: u64 = 1_000_000;
+
+/// Wake-up times of a runtime: from the decision to wake a worker to its look at the pool.
+pub(crate) struct Wakes {
+    counts: Box<[AtomicU32]>,
+    n: AtomicU32,
+    p99: AtomicU64,
+    hedge: AtomicU64,
+}
+
+impl Wakes {
+    pub(crate) fn new() -> Wakes {
+        Wakes {
+            counts: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(),
+            n: AtomicU32::new(0),
+            p99: AtomicU64::new(0),
+            hedge: AtomicU64::new(hedge_delay(0)),
+        }
+    }
+
+    /// Records one wake-up. A few atomic adds; callers sample.
+    pub(crate) fn record(&self, ns: u64) {
+        self.counts[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
+        let n = self.n.fetch_add(1, Ordering::Relaxed) + 1;
+        if n.is_multiple_of(REVIEW) {
+            self.review(n >= FADE);
+        }
+    }
+
+    #[cold]
+    fn review(&self, fade: bool) {
+        let total: u64 = self
+            .counts
+            .iter()
+            .map(|c| u64::from(c.load(Ordering::Relaxed)))
+            .sum();
+        let mut left = total / 100;
+        let mut i = self.counts.len() - 1;
+        while i > 0 {
+            let c = u64::from(self.counts[i].load(Ordering::Relaxed));
+            if c > left {
+                break;
+            }
+            left -= c;
+            i -= 1;
+        }
+        let p99 = bucket_low((i + 1).min(BUCKETS - 1));
+        self.p99.store(p99, Ordering::Relaxed);
+        self.hedge
+            .store(hedge_delay(p99).min(MAX_HEDGE_NS), Ordering::Relaxed);
+        if fade {
+            for c in &self.counts {
+                let half = c.load(Ordering::Relaxed) / 2;
+                c.store(half, Ordering::Relaxed);
+            }
+            self.n.store(FADE / 2, Ordering::Relaxed);
+        }
+    }
+
+    /// 99 of 100 wake-ups take at most this long, ns; 0 until 64 were measured.
+    pub(crate) fn p99_ns(&self) -> u64 {
+        self.p99.load(Ordering::Relaxed)
+    }
+
+    /// After how long an item that nobody has started is offered to other pods, ns.
+    #[inline]
+    pub(crate) fn hedge_ns(&self) -> u64 {
+        self.hedge.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cmwq_policy::help::MIN_HEDGE_NS;
+
+    #[test]
+    fn the_hedge_delay_is_twice_the_99th_percentile_within_its_bounds() {
+        let w = Wakes::new();
+        assert_eq!(w.hedge_ns(), MIN_HEDGE_NS);
+        for i in 0..640u64 {
+            w.record(if i % 50 == 0 { 200_000 } else { 20_000 });
+        }
+        let hedge = w.hedge_ns();
+        assert!((400_000..=460_000).contains(&hedge), "{hedge}");
+        (0..10_000).for_each(|_| w.record(3_000));
+        assert_eq!(w.hedge_ns(), MIN_HEDGE_NS, "old wake-ups fade");
+        (0..10_000).for_each(|_| w.record(1 << 40));
+        assert_eq!(w.hedge_ns(), MAX_HEDGE_NS);
+    }
+}
