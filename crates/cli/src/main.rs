@@ -1,20 +1,27 @@
 //! The `cmwq` command. Each subcommand is one module under `commands/`.
 
 mod commands;
+mod front;
 
 use clap::Parser;
 
 /// See, steer, bench and simulate concurrency-managed workqueues.
+///
+/// Without a subcommand: draws this machine and runs the main job on it, `cmwq bench crypt` with short rounds, in about a minute.
 #[derive(Parser)]
-#[command(name = "cmwq", version, arg_required_else_help = true)]
+#[command(name = "cmwq", version)]
 struct Cli {
     #[command(subcommand)]
-    command: commands::Command,
+    command: Option<commands::Command>,
 }
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
-    match cli.command.run() {
+    let outcome = match cli.command {
+        Some(command) => command.run(),
+        None => front::run(),
+    };
+    match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("cmwq: {e:#}");

@@ -2,7 +2,7 @@
 
 mod advise;
 mod attrs;
-mod bench;
+pub(crate) mod bench;
 mod crypt;
 mod dump;
 mod latency;

@@ -3,11 +3,20 @@
 mod blocking;
 mod cost;
 mod crypt;
+mod grid;
 mod host;
+mod latency;
+mod limit;
 mod output;
 mod progress;
+mod queue;
+mod scopes;
 mod setting;
 mod way;
+
+pub(crate) use crypt::Args as CryptArgs;
+pub(crate) use host::Host;
+pub(crate) use output::print;
 
 /// The subcommands of `cmwq bench`.
 #[derive(clap::Subcommand)]
@@ -15,6 +24,10 @@ pub(crate) enum Bench {
     Blocking(blocking::Args),
     Cost(cost::Args),
     Crypt(crypt::Args),
+    Scopes(scopes::Args),
+    Queue(queue::Args),
+    Limit(limit::Args),
+    Latency(latency::Args),
 }
 
 impl Bench {
@@ -23,6 +36,10 @@ impl Bench {
             Bench::Blocking(args) => args.run(),
             Bench::Cost(args) => args.run(),
             Bench::Crypt(args) => args.run(),
+            Bench::Scopes(args) => args.run(),
+            Bench::Queue(args) => args.run(),
+            Bench::Limit(args) => args.run(),
+            Bench::Latency(args) => args.run(),
         }
     }
 }

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::Context as _;
-use cmwq::{AffinityScope, Runtime, Workqueue};
+use cmwq::{AffinityScope, Runtime, WorkqueueBuilder};
 
 /// One setting, by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +24,8 @@ pub(crate) enum Setting {
     Pool,
     /// One pinned thread with a queue of its own on each CPU; a request goes to the CPU that it was issued on.
     PoolPerCpu,
+    /// As `PoolPerCpu`, its threads with the highest priority that is permitted.
+    PoolPerCpuHigh,
 }
 
 impl Setting {
@@ -60,28 +61,29 @@ impl Setting {
         match self {
             Setting::Default | Setting::DefaultInline => Some(AffinityScope::DEFAULT),
             Setting::Static { scope, .. } => Some(scope),
-            Setting::Thread | Setting::Pool | Setting::PoolPerCpu => None,
+            Setting::Thread | Setting::Pool | Setting::PoolPerCpu | Setting::PoolPerCpuHigh => None,
         }
     }
 
-    /// The workqueue of this setting; `None` for the other ways.
-    pub(crate) fn workqueue(self, runtime: &Runtime) -> anyhow::Result<Option<Workqueue>> {
+    /// Starts a workqueue of this setting; `None` for the other ways.
+    pub(crate) fn builder(self, runtime: &Runtime) -> Option<WorkqueueBuilder> {
         let builder = runtime.workqueue("bench");
-        let builder = match self {
-            Setting::Default => builder,
-            Setting::DefaultInline => builder.inline_wait(true),
+        match self {
+            Setting::Default => Some(builder),
+            Setting::DefaultInline => Some(builder.inline_wait(true)),
             Setting::Static {
                 scope,
                 strict,
                 local,
-            } => builder
-                .affinity_scope(scope)
-                .affinity_strict(strict)
-                .localize(local)
-                .kernel_mode(true),
-            Setting::Thread | Setting::Pool | Setting::PoolPerCpu => return Ok(None),
-        };
-        Ok(Some(builder.build().context("workqueue")?))
+            } => Some(
+                builder
+                    .affinity_scope(scope)
+                    .affinity_strict(strict)
+                    .localize(local)
+                    .kernel_mode(true),
+            ),
+            Setting::Thread | Setting::Pool | Setting::PoolPerCpu | Setting::PoolPerCpuHigh => None,
+        }
     }
 }
 
@@ -93,6 +95,7 @@ impl fmt::Display for Setting {
             Setting::Thread => f.pad("thread"),
             Setting::Pool => f.pad("pool"),
             Setting::PoolPerCpu => f.pad("pool-per-cpu"),
+            Setting::PoolPerCpuHigh => f.pad("pool-per-cpu-high"),
             Setting::Static {
                 scope,
                 strict,
@@ -119,6 +122,7 @@ impl FromStr for Setting {
             Setting::Thread,
             Setting::Pool,
             Setting::PoolPerCpu,
+            Setting::PoolPerCpuHigh,
         ];
         if let Some(s) = named.into_iter().find(|s| s.to_string() == text) {
             return Ok(s);
@@ -136,7 +140,7 @@ impl FromStr for Setting {
                 Ok(Setting::fixed(scope, strict, local))
             }
             _ => Err(format!(
-                "unknown setting {text:?}: expected default, default-inline, thread, pool, pool-per-cpu, or one of cpu, smt, \
+                "unknown setting {text:?}: expected default, default-inline, thread, pool, pool-per-cpu, pool-per-cpu-high, or one of cpu, smt, \
                  cache-shard, cache, numa, system, with -strict, -local or both behind"
             )),
         }

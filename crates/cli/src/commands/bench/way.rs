@@ -23,10 +23,12 @@ impl Way {
         Ok(match setting {
             Setting::Thread => Way::Thread,
             Setting::Pool => Way::Pools(Pools::shared(host.cpus())?),
-            Setting::PoolPerCpu => Way::Pools(Pools::per_cpu(&host.usable)?),
+            Setting::PoolPerCpu => Way::Pools(Pools::per_cpu(&host.usable, false)?),
+            Setting::PoolPerCpuHigh => Way::Pools(Pools::per_cpu(&host.usable, true)?),
             _ => {
                 let runtime = host.runtime()?;
-                let wq = setting.workqueue(&runtime)?.context("not a workqueue")?;
+                let builder = setting.builder(&runtime).context("not a workqueue")?;
+                let wq = builder.build().context("workqueue")?;
                 Way::Queue(runtime, wq)
             }
         })
@@ -135,18 +137,18 @@ impl Pools {
         let mut pools = Pools::empty();
         pools.queues.push(Arc::default());
         for _ in 0..threads {
-            pools.thread(0, None)?;
+            pools.thread(0, None, false)?;
         }
         Ok(pools)
     }
 
-    fn per_cpu(cpus: &CpuSet) -> anyhow::Result<Pools> {
+    fn per_cpu(cpus: &CpuSet, high: bool) -> anyhow::Result<Pools> {
         let mut pools = Pools::empty();
         pools.of_cpu = vec![0; cpus.last().map_or(1, |last| last + 1)];
         for (n, cpu) in cpus.iter().enumerate() {
             pools.queues.push(Arc::default());
             pools.of_cpu[cpu] = n;
-            pools.thread(n, Some(cpu))?;
+            pools.thread(n, Some(cpu), high)?;
         }
         Ok(pools)
     }
@@ -159,11 +161,15 @@ impl Pools {
         }
     }
 
-    fn thread(&mut self, queue: usize, cpu: Option<usize>) -> anyhow::Result<()> {
+    fn thread(&mut self, queue: usize, cpu: Option<usize>, high: bool) -> anyhow::Result<()> {
         let queue = Arc::clone(&self.queues[queue]);
         let (sender, pinned) = std::sync::mpsc::sync_channel(1);
         let run = move || {
             let outcome = cpu.map_or(Ok(()), pin);
+            if high {
+                // Where it is not permitted the threads are ordinary ones, as for any program without the privilege.
+                let _ = rustix::process::setpriority_process(None, -20);
+            }
             let failed = outcome.is_err();
             // The starter waits for this; it cannot be gone.
             let _ = sender.send(outcome);

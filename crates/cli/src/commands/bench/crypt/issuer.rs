@@ -139,7 +139,7 @@ impl Job {
     fn choose(&mut self, busy: &[bool]) -> (usize, bool) {
         let n = self.versions.len();
         let mut index = self.random.below(n);
-        // At most a quarter of the blocks is in flight.
+        // At most half of the blocks are in flight.
         while busy[index] {
             index = (index + 1) % n;
         }

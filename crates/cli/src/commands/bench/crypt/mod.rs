@@ -1,6 +1,7 @@
 //! `cmwq bench crypt`: the six published scenarios on an encrypted device in this process.
 
 mod block;
+mod fio;
 mod issuer;
 mod port;
 mod results;
@@ -17,7 +18,7 @@ use cmwq_crypt::device::{FileDevice, FileOptions, Volume};
 use cmwq_measure::{Document, Plan, rounds};
 
 use super::host::Host;
-use super::output::Output;
+use super::output::{Output, print};
 use super::progress::Progress;
 use super::setting::Setting;
 use results::Results;
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// Issuing threads of high, med and low [default: the published ratios to the CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) jobs: Option<u32>,
+    /// Then run the same scenarios with fio through cmwq crypt serve, beside nbdkit where that is installed
+    #[arg(long)]
+    pub(crate) fio: bool,
     /// Seed of the order of settings in a round
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -68,6 +72,9 @@ pub(crate) struct Args {
     pub(crate) output: Output,
 }
 
+/// Takes text for people.
+pub(crate) type Show<'a> = &'a mut dyn FnMut(&str) -> anyhow::Result<()>;
+
 /// A positive number of seconds, at most an hour.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
@@ -77,10 +84,28 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
+    /// All scenarios in memory, with the usual settings.
+    pub(crate) fn short(runtime: Duration, rounds: u32) -> Args {
+        Args {
+            scenario: vec![Name::All],
+            scopes: Vec::new(),
+            runtime,
+            rounds,
+            file: None,
+            jobs: None,
+            fio: false,
+            seed: 1,
+            synthetic: None,
+            output: Output::default(),
+        }
+    }
+
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let host = Host::new(self.synthetic.as_deref())?;
-        let (document, text, failures) = self.measure(&host)?;
-        self.output.finish(&document, &host, &text)?;
+        let json = self.output.json;
+        let mut show = |text: &str| if json { Ok(()) } else { print(text) };
+        let (document, failures) = self.measure(&host, &mut show)?;
+        self.output.finish(&document, &host, "")?;
         anyhow::ensure!(
             failures.is_empty(),
             "{} measurements failed, the first one: {}",
@@ -90,15 +115,25 @@ impl Args {
         Ok(())
     }
 
-    /// The results, as an object and as text, and what failed.
-    pub(crate) fn measure(&self, host: &Host) -> anyhow::Result<(Document, String, Vec<String>)> {
+    /// The results, and what failed. Each scenario's table is shown as soon as it is there.
+    pub(crate) fn measure(
+        &self,
+        host: &Host,
+        show: Show<'_>,
+    ) -> anyhow::Result<(Document, Vec<String>)> {
         let jobs = self.jobs.map(|n| n as usize);
         let scenarios = Scenario::choose(&self.scenario, &host.usable, jobs);
         let volumes = scenarios
             .iter()
             .map(|s| self.volume(s.device_bytes()))
             .collect::<anyhow::Result<Vec<_>>>();
-        self.measure_on(host, &scenarios, volumes?)
+        let (mut document, mut failures) = self.measure_on(host, &scenarios, volumes?, show)?;
+        if self.fio {
+            let (rows, failed) = fio::run(self, &scenarios, &fio::this_program()?, show)?;
+            document.rows.extend(rows);
+            failures.extend(failed);
+        }
+        Ok((document, failures))
     }
 
     fn settings(&self, scenario: &Scenario) -> Vec<Setting> {
@@ -117,7 +152,8 @@ impl Args {
         host: &Host,
         scenarios: &[Scenario],
         volumes: Vec<Arc<Volume>>,
-    ) -> anyhow::Result<(Document, String, Vec<String>)> {
+        show: Show<'_>,
+    ) -> anyhow::Result<(Document, Vec<String>)> {
         let rounds = self.rounds as usize;
         let steps = scenarios.iter().map(|s| self.settings(s).len() * rounds);
         let mut progress = Progress::new(steps.sum());
@@ -126,6 +162,7 @@ impl Args {
             .setting("rounds", rounds)
             .setting("runtime_s", self.runtime.as_secs_f64())
             .setting("seed", self.seed)
+            .setting("fio", self.fio)
             .setting("verify", "sha512")
             .setting(
                 "device",
@@ -143,7 +180,7 @@ impl Args {
                     .map(|s| s.to_string())
                     .collect::<Vec<String>>(),
             );
-        let (mut text, mut failures) = (String::new(), Vec::new());
+        let mut failures = Vec::new();
         for (scenario, volume) in scenarios.iter().zip(volumes) {
             let settings = self.settings(scenario);
             let mut bench = Bench::new(host, scenario, volume)?;
@@ -170,14 +207,13 @@ impl Args {
             })?;
             let verdicts = results.verdicts(&measured);
             let rows = results.rows(&measured);
-            text += &results.text(&rows, &verdicts);
-            text.push('\n');
+            progress.clear();
+            show(&format!("{}\n", results.text(&rows, &verdicts)))?;
             failures.extend(results.failures(&measured));
             document.rows.extend(rows);
             document.verdicts.extend(verdicts);
         }
-        progress.clear();
-        Ok((document, text, failures))
+        Ok((document, failures))
     }
 
     fn volume(&self, bytes: u64) -> anyhow::Result<Arc<Volume>> {

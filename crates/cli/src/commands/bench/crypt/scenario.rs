@@ -153,9 +153,11 @@ mod tests {
 
     #[test]
     fn a_job_has_room_for_what_is_in_flight() {
-        let set: CpuSet = (0..2).collect();
-        for s in Scenario::choose(&[Name::All], &set, None) {
-            assert!(s.blocks() >= 4 * s.depth, "{}", s.name);
+        for s in [1, 2, 24, 512].into_iter().flat_map(|cpus| {
+            let set: CpuSet = (0..cpus).collect();
+            Scenario::choose(&[Name::All], &set, None)
+        }) {
+            assert!(s.blocks() >= 2 * s.depth, "{}", s.name);
             assert!(s.blocks() * s.block <= 16 << 20, "{}", s.name);
         }
     }

@@ -84,7 +84,15 @@ fn faulty(scenario: &str, how: How) -> (Document, String, Vec<String>) {
     let cipher =
         SectorCipher::new(Key::generate().unwrap(), SectorSize::B512, IvUnit::B512).unwrap();
     let volume = Arc::new(Volume::encrypted(Arc::new(device), cipher));
-    args.measure_on(&host, &scenarios, vec![volume]).unwrap()
+    let mut text = String::new();
+    let mut show = |t: &str| {
+        text.push_str(t);
+        Ok(())
+    };
+    let (document, failures) = args
+        .measure_on(&host, &scenarios, vec![volume], &mut show)
+        .unwrap();
+    (document, text, failures)
 }
 
 #[test]
@@ -118,7 +126,12 @@ fn a_failing_device_is_an_error_with_its_text() {
 fn all_scenarios_and_settings_give_rows_in_the_common_form() {
     let args = args("x --rounds 1 --runtime 0.03 --jobs 2");
     let host = Host::new(None).unwrap();
-    let (document, text, failures) = args.measure(&host).unwrap();
+    let mut text = String::new();
+    let mut show = |t: &str| {
+        text.push_str(t);
+        Ok(())
+    };
+    let (document, failures) = args.measure(&host, &mut show).unwrap();
     assert_eq!(failures, [""; 0]);
     let json: serde_json::Value = serde_json::from_str(&document.to_json().unwrap()).unwrap();
     assert_eq!(cmwq_measure::validate(&json), []);

@@ -64,11 +64,26 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Fills the parts whose content is not known, on as many threads as there are CPUs.
+    fn prepare(&mut self) -> anyhow::Result<()> {
+        let share = self.jobs.len().div_ceil(self.host.cpus()).max(1);
+        let volume = &self.volume;
+        thread::scope(|s| {
+            let threads: Vec<_> = self
+                .jobs
+                .chunks_mut(share)
+                .map(|jobs| s.spawn(move || jobs.iter_mut().try_for_each(|j| j.prepare(volume))))
+                .collect();
+            threads.into_iter().try_for_each(|t| {
+                t.join()
+                    .map_err(|_| anyhow!("filling the device panicked"))?
+            })
+        })
+    }
+
     /// Measures for `time`, after a tenth of that (20 to 200 ms) to warm up.
     pub(super) fn trial(&mut self, setting: Setting, time: Duration) -> anyhow::Result<Outcome> {
-        for job in &mut self.jobs {
-            job.prepare(&self.volume)?;
-        }
+        self.prepare()?;
         let places = self.places(setting);
         let way = Way::start(setting, self.host)?;
         let warm = (time / 10).clamp(Duration::from_millis(20), Duration::from_millis(200));
