@@ -30,7 +30,7 @@ struct Frame {
     link: *const PwqLink,
 }
 
-thread_local! {
+crate::shim::thread_local! {
     static CONTEXT: RefCell<Option<Arc<WorkerContext>>> = const { RefCell::new(None) };
     /// The innermost running item.
     static FRAME: Cell<Option<Frame>> = const { Cell::new(None) };
@@ -60,13 +60,13 @@ pub(crate) fn worker() -> Option<Arc<WorkerContext>> {
 #[inline]
 pub(crate) unsafe fn run_item(item: ItemPtr, link: &PwqLink) {
     let frame = Frame { item, link };
-    let outer = FRAME.replace(Some(frame));
+    let outer = FRAME.with(|f| f.replace(Some(frame)));
     if let Some(o) = outer {
         OUTER.with(|s| s.borrow_mut().push(o));
     }
     // SAFETY: passed on to the caller. `run` does not unwind.
     unsafe { item.run() };
-    FRAME.set(outer);
+    FRAME.with(|f| f.set(outer));
     if outer.is_some() {
         OUTER.with(|s| s.borrow_mut().pop());
     }
@@ -137,7 +137,7 @@ pub(crate) fn lend_to(wq: &WqInner) -> Lent {
     if wq.config.kernel_mode || wq.is_ordered() || !runs_item_of(wq) {
         return Lent(lent);
     }
-    let innermost = FRAME.get();
+    let innermost = FRAME.with(Cell::get);
     let frames: Vec<Frame> = OUTER.with(|s| s.borrow().iter().copied().chain(innermost).collect());
     for f in frames {
         // SAFETY: a running frame's link is alive, see `run_item`, and was made by `Arc::new`.

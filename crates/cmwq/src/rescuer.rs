@@ -4,13 +4,14 @@
 use crate::control::cpu_time;
 use crate::current::{self, WorkerContext};
 use crate::pool::{WorkerShared, worker::run_one};
+use crate::shim::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::cpu;
 use crate::sys::thread::ThreadSpec;
 use crate::workqueue::{PwqLink, WqInner};
 use cmwq_policy::pool::{Here, WorkerKind};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// A pwq that has had this many items of its turn makes room for other waiting ones (kernel: RESCUER_BATCH, 7.0).
 const TURN: usize = 16;

@@ -8,12 +8,13 @@
 use crate::completion::Completion;
 use crate::current;
 use crate::error::{JoinError, TrySpawnError, quietly};
+use crate::shim::sync::{Mutex, PoisonError};
 use crate::task::JoinHandle;
 use crate::workqueue::{Place, Workqueue};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// From [`Workqueue::scope`]: spawns closures that may borrow what outlives the scope.
 pub struct Scope<'scope, 'env: 'scope> {

@@ -39,6 +39,50 @@ pub(crate) mod atomic {
 
 pub(crate) use imp::sync::Arc;
 pub(crate) use imp::thread;
+#[cfg(not(loom))]
+pub(crate) use imp::thread_local;
+
+/// loom's knows no `const` initial values.
+#[cfg(loom)]
+macro_rules! modelled_thread_local {
+    ($($(#[$a:meta])* static $name:ident: $t:ty = const { $e:expr };)*) => {
+        loom::thread_local! { $($(#[$a])* static $name: $t = $e;)* }
+    };
+}
+#[cfg(loom)]
+pub(crate) use modelled_thread_local as thread_local;
+
+/// The build's locks as `std` offers them. Where one is held across anything that takes another lock, wakes or queues, it must
+/// come from here, or a model's scheduler deadlocks on it.
+pub(crate) mod sync {
+    pub(crate) use super::imp::sync::{Mutex, MutexGuard};
+    pub(crate) use std::sync::PoisonError;
+}
+
+/// A cell whose accesses a model checks for races.
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
+/// A cell whose accesses a model checks for races.
+#[cfg(not(loom))]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `f` with the place; whoever calls answers for its being the only one who does, now.
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}
 
 /// The processor hint inside a spin loop; in a model it lets another thread run.
 pub(crate) fn spin_loop() {

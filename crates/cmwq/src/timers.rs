@@ -3,6 +3,7 @@
 use crate::error::QueueError;
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
+use crate::shim::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::clock::monotonic;
 use crate::sys::fork::ForkStamp;
 use crate::sys::parker::Parker;
@@ -13,7 +14,7 @@ use cmwq_policy::pool::Time;
 use cmwq_policy::timer::{TimerId, TimerWheel};
 use cmwq_policy::word::{MAX_ENTRY, Word};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// See the module text.

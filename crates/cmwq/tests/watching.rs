@@ -47,7 +47,7 @@ fn a_function_that_hogs_its_cpu_is_reported_with_the_fourth_find() {
         .build()
         .unwrap();
     let wq = rt.workqueue("greedy").max_active(64).build().unwrap();
-    let items: Vec<_> = (0..12 * cpus()).map(|_| wq.spawn(|| hogging())).collect();
+    let items: Vec<_> = (0..12 * cpus()).map(|_| wq.spawn(hogging)).collect();
     items.into_iter().for_each(|h| h.join().unwrap());
     let seen = seen.lock().unwrap();
     let counts: Vec<u64> = seen

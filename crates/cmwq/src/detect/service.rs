@@ -59,7 +59,7 @@ struct Buffers {
 impl Detect {
     /// Items wait in `pool` and nobody is on the way: it goes on the list.
     pub(crate) fn arm(&self, rt: &Arc<RtInner>, pool: &'static RtPool) {
-        if rt.manual.is_some() {
+        if rt.manual.is_some() || cfg!(any(loom, shuttle)) {
             return;
         }
         let mut state = self.lock();
@@ -78,7 +78,7 @@ impl Detect {
 
     /// A pool has more than two workers: one day some may have to go.
     pub(crate) fn may_cull(&self, rt: &Arc<RtInner>, pool: &'static RtPool) {
-        if rt.manual.is_some() {
+        if rt.manual.is_some() || cfg!(any(loom, shuttle)) {
             return;
         }
         let mut state = self.lock();

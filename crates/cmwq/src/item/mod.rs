@@ -3,6 +3,8 @@
 //! See `README.md` beside this file for the protocol of the word.
 
 mod grab;
+#[cfg(all(test, loom))]
+mod models;
 
 pub(crate) use grab::{Grabbed, OffTimer, grab, grab_idle, is_orphan, take_out, wait_transit};
 

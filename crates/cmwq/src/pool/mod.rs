@@ -5,6 +5,7 @@
 //! | `effects.rs` | carries out what the policy asks for, after the lock was dropped |
 //! | `batch.rs` | the word through which a worker claims the items of its batch |
 //! | `lane.rs` | how items get in without the lock while every worker is busy |
+//! | `registry.rs` | pools by number |
 //! | `worker.rs` | the worker thread |
 //! | `outward.rs` | what other pods see of the pool, and which pools are near |
 //! | `helper.rs` | a worker that helps in another pod's pool |
@@ -15,6 +16,7 @@ mod effects;
 mod helper;
 mod lane;
 mod outward;
+pub(crate) mod registry;
 mod spawner;
 pub(crate) mod worker;
 
@@ -24,6 +26,7 @@ use lane::Lane;
 pub(crate) use lane::Submission;
 pub(crate) use outward::Near;
 use outward::Outward;
+pub(crate) use registry::{pool_by_id, unused_pool};
 pub(crate) use spawner::Spawner;
 pub(crate) use worker::WorkerShared;
 
@@ -34,8 +37,8 @@ use crate::runtime::{RtInner, TimeSource};
 use crate::workqueue::PwqLink;
 use cmwq_policy::pool::{DeathReason, Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The policy's pool, as the runtime drives it.
 pub(crate) type Policy = Pool<ItemPtr, Arc<Completion>>;
@@ -411,7 +414,7 @@ impl RtPool {
         if rt.is_none() {
             return false;
         }
-        free_list().push(self.id);
+        registry::give_back(self);
         true
     }
 }
@@ -468,58 +471,4 @@ pub(crate) unsafe fn link_arc(tag: PwqTag) -> Arc<PwqLink> {
         Arc::increment_strong_count(p);
         Arc::from_raw(p)
     }
-}
-
-const SEGMENT: usize = 64;
-const SEGMENTS: usize = (cmwq_policy::word::NO_POOL as usize).div_ceil(SEGMENT);
-
-static TABLE: [OnceLock<Box<[RtPool]>>; SEGMENTS] = [const { OnceLock::new() }; SEGMENTS];
-static FREE: Mutex<FreeList> = Mutex::new(FreeList {
-    free: Vec::new(),
-    next: 0,
-});
-
-struct FreeList {
-    free: Vec<u32>,
-    next: u32,
-}
-
-impl FreeList {
-    fn push(&mut self, id: u32) {
-        self.free.push(id);
-    }
-}
-
-fn free_list() -> std::sync::MutexGuard<'static, FreeList> {
-    FREE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The pool of that number. O(1), no lock.
-#[inline]
-pub(crate) fn pool_by_id(id: u32) -> &'static RtPool {
-    let i = id as usize;
-    &TABLE[i / SEGMENT]
-        .get()
-        .expect("pools are numbered as they are made")[i % SEGMENT]
-}
-
-/// A pool that nobody uses; [`RtPool::set_up`] comes next.
-pub(crate) fn unused_pool() -> &'static RtPool {
-    let mut list = free_list();
-    let id = list.free.pop().unwrap_or_else(|| {
-        let id = list.next;
-        assert!(
-            id < cmwq_policy::word::NO_POOL,
-            "more than a million worker pools at once"
-        );
-        list.next += 1;
-        id
-    });
-    drop(list);
-    let segment = id as usize / SEGMENT;
-    TABLE[segment].get_or_init(|| {
-        let base = (segment * SEGMENT) as u32;
-        (0..SEGMENT as u32).map(|i| RtPool::new(base + i)).collect()
-    });
-    pool_by_id(id)
 }

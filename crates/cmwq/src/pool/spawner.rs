@@ -8,13 +8,14 @@ use super::RtPool;
 use super::worker::worker_main;
 use crate::detect::{SERVICE_STACK, service_main};
 use crate::runtime::RtInner;
+use crate::shim::sync::{Mutex, PoisonError};
 use crate::sys::clock::monotonic;
 use crate::sys::parker::Parker;
 use crate::sys::thread::{SpawnError, ThreadSpec};
 use cmwq_policy::pool::{BirthReason, CREATE_COOLDOWN_NS};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// See the module text.
@@ -52,7 +53,7 @@ impl Spawner {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> crate::shim::sync::MutexGuard<'_, State> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

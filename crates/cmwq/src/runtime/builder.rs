@@ -7,14 +7,15 @@ use crate::control::Records;
 use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
+use crate::shim::sync::Mutex;
 use crate::sys::fork::ForkStamp;
 use crate::sys::thread::{SpawnError, ThreadFactory, default_factory};
 use crate::timers::Timers;
 use arc_swap::ArcSwap;
 use cmwq_topology::{AffinityScope, ProcessCpus, Topology};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The most worker threads a runtime makes unless told otherwise. The kernel has no such limit besides its own on threads;
@@ -214,6 +215,14 @@ impl RuntimeBuilder {
                 Err(SpawnError::Limit)
             }
         }));
+        self
+    }
+
+    /// A model's threads, and a clock that moves when the model says so.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn modelled(mut self, factory: ThreadFactory, time: TimeSource) -> Self {
+        self.factory = Some(factory);
+        self.time = time;
         self
     }
 

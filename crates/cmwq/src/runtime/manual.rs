@@ -6,9 +6,10 @@
 use super::RtInner;
 use crate::current::{self, WorkerContext};
 use crate::pool::{RtPool, WorkerShared, worker::run_one};
+use crate::shim::sync::{Mutex, PoisonError};
 use cmwq_policy::pool::{Here, Next, WorkerId, WorkerState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nothing is left to do, and what was waited for has not happened.
 pub(crate) struct Stuck;

@@ -18,6 +18,9 @@ mod builder;
 mod live;
 mod machine;
 pub(crate) mod manual;
+#[cfg(all(test, shuttle))]
+#[path = "tests/models.rs"]
+mod models;
 mod neighbours;
 mod placing;
 mod pools;
@@ -39,6 +42,7 @@ use crate::current;
 use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
+use crate::shim::sync::{Mutex, PoisonError};
 use crate::sys::clock::Clock;
 use crate::sys::cpu;
 use crate::sys::fork::ForkStamp;
@@ -51,7 +55,7 @@ use arc_swap::ArcSwap;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Where a runtime's time comes from.
@@ -274,7 +278,7 @@ impl RtInner {
         }
     }
 
-    fn lock_wqs(&self) -> std::sync::MutexGuard<'_, Wqs> {
+    fn lock_wqs(&self) -> crate::shim::sync::MutexGuard<'_, Wqs> {
         self.wqs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,11 +4,12 @@ use super::{RtInner, neighbours};
 use crate::detect::ThreadCounts;
 use crate::error::QueueError;
 use crate::pool::{PoolKey, RtPool, Todo, kind_of, run_todo, unused_pool};
+use crate::shim::sync::{MutexGuard, PoisonError};
 use crate::sys::thread::SpawnError;
 use cmwq_policy::pool::{BirthReason, DeathReason, PoolConfig};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Counts a worker thread while it exists or is being made.
 pub(crate) struct ThreadTicket(Arc<AtomicUsize>);

@@ -12,11 +12,10 @@
 
 use crate::error::{JoinError, quietly};
 use crate::item::{Dropped, Header, ItemPtr, VTable};
-use crate::shim::Mutex;
 use crate::shim::atomic::Ordering;
+use crate::shim::{Mutex, UnsafeCell};
 use crate::sys::futex::{Futex, Timeout, Wait};
 use cmwq_policy::word::Word;
-use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -87,12 +86,13 @@ where
 
     unsafe fn run(item: ItemPtr) {
         let cell = item.as_ptr().cast::<Cell<F, T>>();
-        // SAFETY: the queue's side holds the cell (contract of `VTable::run`); until COMPLETE it alone touches `stage` (C1).
-        let stage = unsafe { &mut *cell.as_ref().stage.get() };
-        let Stage::Closure(f) = std::mem::replace(stage, Stage::Running) else {
+        // SAFETY: the queue's side holds the cell (contract of `VTable::run`).
+        let stage = unsafe { &cell.as_ref().stage };
+        // SAFETY: until COMPLETE the queue's side alone touches `stage` (C1).
+        let Stage::Closure(f) = stage.with_mut(|s| unsafe { s.replace(Stage::Running) }) else {
             unreachable!("a one-shot item runs once")
         };
-        *stage = match catch_unwind(AssertUnwindSafe(f)) {
+        let outcome = match catch_unwind(AssertUnwindSafe(f)) {
             Ok(value) => Stage::Value(value),
             Err(payload) => {
                 crate::current::count_panic();
@@ -116,6 +116,8 @@ where
                 }
             }
         };
+        // SAFETY: as above.
+        stage.with_mut(|s| unsafe { s.replace(outcome) });
         // SAFETY: the queue's side, for the last time.
         unsafe { complete(cell.cast()) };
     }
@@ -126,8 +128,10 @@ where
             Dropped::Cancelled => JoinError::cancelled(std::any::type_name::<F>()),
         };
         // SAFETY: as in `run`.
-        let stage = unsafe { &mut *cell.as_ref().stage.get() };
-        let closure = std::mem::replace(stage, Stage::Failed(Box::new(error)));
+        let stage = unsafe { &cell.as_ref().stage };
+        let failed = Stage::Failed(Box::new(error));
+        // SAFETY: as in `run`.
+        let closure = stage.with_mut(|s| unsafe { s.replace(failed) });
         // A panic in the drop glue of captured values must not reach the canceller or a worker.
         drop_quietly(closure);
         // SAFETY: as in `run`.
@@ -136,9 +140,11 @@ where
 
     unsafe fn take(cell: NonNull<Shared>, out: *mut ()) {
         let cell = cell.cast::<Cell<F, T>>();
+        // SAFETY: the handle holds the cell.
+        let stage = unsafe { &cell.as_ref().stage };
         // SAFETY: after COMPLETE the handle alone touches `stage` (C1).
-        let stage = unsafe { &mut *cell.as_ref().stage.get() };
-        let result: Result<T, JoinError> = match std::mem::replace(stage, Stage::Taken) {
+        let taken = stage.with_mut(|s| unsafe { s.replace(Stage::Taken) });
+        let result: Result<T, JoinError> = match taken {
             Stage::Value(v) => Ok(v),
             Stage::Failed(e) => Err(*e),
             Stage::Taken => {

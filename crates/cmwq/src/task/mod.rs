@@ -2,6 +2,8 @@
 
 mod cell;
 mod join;
+#[cfg(all(test, loom))]
+mod models;
 
 pub(crate) use cell::{new_task, unmake};
 pub(crate) use join::BEHIND_ITSELF;

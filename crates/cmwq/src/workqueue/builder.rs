@@ -6,13 +6,14 @@ use super::{Attrs, Released, Workqueue, WorkqueueKind, WqConfig, WqInner, WqStat
 use crate::control::WqRecords;
 use crate::error::BuildError;
 use crate::runtime::{RtInner, Runtime};
+use crate::shim::sync::Mutex;
 use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
 use cmwq_policy::limits;
 use cmwq_policy::pool::PwqFlags;
 use cmwq_topology::{AffinityScope, CpuSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// How many workers an unbound queue's pools run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -178,24 +178,34 @@ impl WqInner {
 
     /// Refuses new items from now on; what is queued still runs, and then everything is released.
     pub(crate) fn close(self: &Arc<Self>) {
+        self.close_and_tell(None);
+    }
+
+    /// Closes, and tells `waiter` when nothing is left. It lines up as the queue is closed: what came in until then is waited
+    /// for, and nothing comes in after.
+    fn close_and_tell(self: &Arc<Self>, waiter: Option<Arc<Completion>>) {
         if self.rt.fork.is_stale() {
             return; // inherited by a fork: left as it is, since any lock may be held for ever
         }
         let mut state = self.lock();
+        state.gone.extend(waiter);
         // Ordering: Release pairs with the Acquire of `is_closed`.
-        if self.closed.swap(true, Ordering::Release) {
-            return;
-        }
-        // Dropped at the end, without the lock: the last pwqs are released with it.
-        let _old = self.table.swap(Arc::new(Table::closed()));
+        let first = !self.closed.swap(true, Ordering::Release);
         let links = state.links.clone();
-        if links.is_empty() {
-            let gone = std::mem::take(&mut state.gone);
-            drop(state);
-            self.rt.forget_wq(self);
-            gone.into_iter().for_each(|c| c.complete());
+        let gone = if links.is_empty() {
+            std::mem::take(&mut state.gone)
         } else {
-            drop(state);
+            Vec::new()
+        };
+        // Dropped at the end, without the lock: the last pwqs are released with it.
+        let _old = first.then(|| self.table.swap(Arc::new(Table::closed())));
+        drop(state);
+        if first && links.is_empty() {
+            self.rt.forget_wq(self);
+        }
+        gone.into_iter().for_each(|c| c.complete());
+        if !first {
+            return;
         }
         self.rt.timers.cancel_queue(self);
         self.room.tell_all();
@@ -209,15 +219,7 @@ impl WqInner {
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), WaitError> {
         self.drain()?;
         let done = Completion::new();
-        {
-            let mut state = self.lock();
-            if state.links.is_empty() {
-                done.complete();
-            } else {
-                state.gone.push(Arc::clone(&done));
-            }
-        }
-        self.close();
+        self.close_and_tell(Some(Arc::clone(&done)));
         self.rt.wait(&done, || {
             format!("the end of workqueue \"{}\"", self.name())
         })

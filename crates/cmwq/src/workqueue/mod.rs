@@ -19,6 +19,8 @@ mod builder;
 mod flush;
 mod handle;
 mod link;
+#[cfg(all(test, loom))]
+mod models;
 mod queue;
 mod report;
 mod room;
@@ -37,13 +39,14 @@ pub use stats::{Stats, TimeStats};
 use crate::completion::Completion;
 use crate::control::WqRecords;
 use crate::runtime::RtInner;
+use crate::shim::sync::{Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
 use cmwq_policy::pool::{Pwq, PwqCounters, PwqFlags};
 use room::Room;
 use slot::SlotShared;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use table::Table;
 
 /// What does not change during a queue's life.

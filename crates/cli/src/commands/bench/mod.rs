@@ -1,6 +1,7 @@
 //! `cmwq bench`: one module a subcommand, and what they share.
 
 mod blocking;
+mod cost;
 mod crypt;
 mod grid;
 mod host;
@@ -9,6 +10,7 @@ mod limit;
 mod output;
 mod progress;
 mod queue;
+mod scopes;
 mod setting;
 mod way;
 
@@ -21,7 +23,9 @@ pub(crate) use setting::own_nice;
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
     Blocking(blocking::Args),
+    Cost(cost::Args),
     Crypt(crypt::Args),
+    Scopes(scopes::Args),
     Queue(queue::Args),
     Limit(limit::Args),
     Latency(latency::Args),
@@ -31,7 +35,9 @@ impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Bench::Blocking(args) => args.run(),
+            Bench::Cost(args) => args.run(),
             Bench::Crypt(args) => args.run(),
+            Bench::Scopes(args) => args.run(),
             Bench::Queue(args) => args.run(),
             Bench::Limit(args) => args.run(),
             Bench::Latency(args) => args.run(),
