@@ -67,7 +67,8 @@ impl Setting {
 
     /// Starts a workqueue of this setting; `None` for the other ways.
     pub(crate) fn builder(self, runtime: &Runtime) -> Option<WorkqueueBuilder> {
-        let builder = runtime.workqueue("bench");
+        // Workers have the nice of their queue, other threads that of their parent: all ways are to run with the same one.
+        let builder = runtime.workqueue("bench").nice(own_nice());
         match self {
             Setting::Default => Some(builder),
             Setting::DefaultInline => Some(builder.inline_wait(true)),
@@ -85,6 +86,11 @@ impl Setting {
             Setting::Thread | Setting::Pool | Setting::PoolPerCpu | Setting::PoolPerCpuHigh => None,
         }
     }
+}
+
+/// The nice of the calling thread, which is the process's unless someone changed it; 0 where the system does not tell.
+pub(crate) fn own_nice() -> i32 {
+    rustix::process::getpriority_process(None).unwrap_or(0)
 }
 
 impl fmt::Display for Setting {

@@ -29,6 +29,8 @@ impl Way {
                 let runtime = host.runtime()?;
                 let builder = setting.builder(&runtime).context("not a workqueue")?;
                 let wq = builder.build().context("workqueue")?;
+                // The runtime's own threads are made now and here, as those of the pools are, and not by a pinned issuer.
+                wq.spawn(|| ()).join()?;
                 Way::Queue(runtime, wq)
             }
         })
@@ -256,6 +258,28 @@ mod tests {
             way.end().unwrap();
             assert_eq!(count.load(Ordering::Relaxed), 200, "{setting}");
         }
+    }
+
+    #[test]
+    fn requests_run_with_the_nice_of_their_issuer_in_every_way() {
+        let run = || {
+            let own = crate::commands::bench::setting::own_nice();
+            let host = Host::new(None).unwrap();
+            for setting in Setting::TABLE {
+                let way = Way::start(setting, &host).unwrap();
+                let nice = way.run(crate::commands::bench::setting::own_nice).unwrap();
+                assert_eq!(nice, own, "{setting}");
+                way.end().unwrap();
+            }
+        };
+        run();
+        // Nicer, which is always permitted; on a thread of its own, which takes that with it.
+        let nicer = std::thread::spawn(move || {
+            let own = crate::commands::bench::setting::own_nice();
+            rustix::process::setpriority_process(None, (own + 3).min(19)).unwrap();
+            run();
+        });
+        nicer.join().unwrap();
     }
 
     #[test]

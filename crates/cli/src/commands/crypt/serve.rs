@@ -20,6 +20,7 @@ use rustix::process::Resource;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{sector_size, size, speed};
+use crate::commands::bench::own_nice;
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("device").required(true).args(["file", "memory"])))]
@@ -181,6 +182,8 @@ impl Serve {
                     .localize(self.localize)
                     .max_active(self.max_active)
                     .kernel_mode(self.kernel_mode)
+                    // Whoever starts the server with a nice means its workers too.
+                    .nice(own_nice())
                     .build()
                     .context("workqueue")?;
                 Arc::new(OnWorkqueue::new(wq))

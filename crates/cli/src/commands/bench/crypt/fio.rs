@@ -94,7 +94,16 @@ pub(super) fn run(
     }
     .context("a folder for the servers' files")?;
     let key = folder.path().join("key");
-    Key::generate()?.write_new_file(&key)?;
+    let secret = Key::generate()?;
+    secret.write_new_file(&key)?;
+    // nbdkit reads a passphrase up to its first newline, so it gets text.
+    let secret_text: String = secret
+        .as_bytes()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let passphrase = folder.path().join("passphrase");
+    std::fs::write(&passphrase, secret_text).context("the passphrase of nbdkit's luks filter")?;
     let wanted = match args.scopes.is_empty() {
         true => Setting::TABLE.to_vec(),
         false => args.scopes.clone(),
@@ -130,6 +139,7 @@ pub(super) fn run(
             program,
             folder: folder.path(),
             key: &key,
+            passphrase: &passphrase,
         };
         let measured = rounds::run(&plan, &[], |trial| {
             progress.step(&format!(
@@ -174,6 +184,7 @@ struct Bench<'a> {
     program: &'a Path,
     folder: &'a Path,
     key: &'a Path,
+    passphrase: &'a Path,
 }
 
 /// A server in a process of its own, ended when dropped.
@@ -268,7 +279,7 @@ impl Bench<'_> {
                     "512",
                     "--key-file",
                 ])
-                .arg(self.key)
+                .arg(self.passphrase)
                 .arg(&image)
                 .output()
                 .context("cryptsetup")?;
@@ -278,7 +289,7 @@ impl Bench<'_> {
                 String::from_utf8_lossy(&format.stderr).trim()
             );
             command.arg("--filter=luks");
-            command.arg(format!("passphrase=+{}", self.key.display()));
+            command.arg(format!("passphrase=+{}", self.passphrase.display()));
         } else {
             file.set_len(size).context("the server's file")?;
         }
