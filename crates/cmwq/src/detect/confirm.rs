@@ -68,7 +68,7 @@ impl Evidence {
     }
 
     /// The worker's thread does not end while this is held.
-    pub(super) fn hold(&self) -> impl Drop + '_ {
+    pub(crate) fn hold(&self) -> impl Drop + '_ {
         self.lock()
     }
 

@@ -62,8 +62,8 @@ pub(crate) struct Effects {
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
     barriers: Vec<Arc<Completion>>,
-    /// Workers that sleep outside their pod, by thread id, to be moved before they are woken.
-    homing: Vec<i32>,
+    /// Workers that sleep outside their pod, to be moved before they are woken.
+    homing: Vec<Arc<WorkerShared>>,
 }
 
 impl<'a> Driver<'a> {
@@ -138,18 +138,18 @@ impl<'a> Driver<'a> {
 impl PolicyDriver<Arc<Completion>> for Driver<'_> {
     #[inline]
     fn wake(&mut self, w: WorkerId) {
-        let Some(shared) = self.worker(w) else {
+        let Some(shared) = self.workers.get(w as usize).and_then(Option::as_ref) else {
             return;
         };
         let homeless = self.home.is_some_and(|home| shared.sleeps_outside(home));
-        let tid = shared.tid.load(Ordering::Relaxed);
         shared.note_wake(self.stamp.get());
         let Some(token) = shared.parker.prepare_unpark() else {
             return;
         };
         if homeless {
             shared.homed.store(true, Ordering::Relaxed);
-            self.effects.homing.push(tid);
+            let shared = Arc::clone(shared);
+            self.effects.homing.push(shared);
         }
         if self.effects.wake.is_none() {
             // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
@@ -235,7 +235,13 @@ impl Effects {
     #[inline]
     pub(super) fn carry_out(self, pool: &'static RtPool, rt: Option<&Arc<RtInner>>) {
         if let Some(rt) = rt {
-            self.homing.iter().for_each(|&tid| rt.bring_home(pool, tid));
+            for w in &self.homing {
+                // Its thread stays as long as this is held.
+                let _held = w.evidence.hold();
+                if w.tid.load(Ordering::Relaxed) != 0 {
+                    rt.bring_home(pool, w);
+                }
+            }
         }
         if let Some(token) = self.wake {
             if let (Some(cpu), Some(worker)) = (self.wanted_on, self.woken) {

@@ -95,7 +95,8 @@ impl RtInner {
 
     /// A sleeping worker that roams is to wake up in its pod. Moved by its mask; it widens it again when it runs.
     #[cold]
-    pub(crate) fn bring_home(&self, pool: &RtPool, tid: i32) {
+    pub(crate) fn bring_home(&self, pool: &RtPool, shared: &WorkerShared) {
+        let tid = shared.tid.load(Ordering::Relaxed);
         let machine = self.machine.load();
         if let Some(key) = pool.key_hint() {
             self.set_mask(tid, &cut(key.pod(), &machine), &machine);
@@ -135,13 +136,18 @@ impl RtInner {
             return false;
         };
         let machine = self.machine.load();
+        // Its thread stays as long as this is held, if it is there at all.
+        let _held = shared.evidence.hold();
         let tid = shared.tid.load(Ordering::Relaxed);
+        if tid == 0 {
+            return false;
+        }
         self.set_mask(tid, &cut(mask, &machine), &machine);
         probe::migrated(self, tid, "widened");
         // Ordering: Acquire pairs with the AcqRel of `narrow`. If the item has ended meanwhile, the worker went home before the
         // mask above was set: send it home again.
         if !shared.widened.load(Ordering::Acquire) {
-            self.bring_home(pool, tid);
+            self.bring_home(pool, &shared);
         }
         true
     }
@@ -152,9 +158,8 @@ impl RtInner {
         if !shared.widened.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let tid = shared.tid.load(Ordering::Relaxed);
-        self.bring_home(pool, tid);
-        probe::migrated(self, tid, "repatriated");
+        self.bring_home(pool, shared);
+        probe::migrated(self, shared.tid.load(Ordering::Relaxed), "repatriated");
         true
     }
 
@@ -162,7 +167,9 @@ impl RtInner {
     pub(crate) fn replace_workers(&self) {
         for pool in self.pools() {
             for (_, shared) in own_workers(pool) {
-                if !shared.adopted.load(Ordering::Relaxed) {
+                let _held = shared.evidence.hold();
+                let there = shared.tid.load(Ordering::Relaxed) != 0;
+                if there && !shared.adopted.load(Ordering::Relaxed) {
                     self.place_worker_of(pool, &shared);
                 }
             }
@@ -181,6 +188,7 @@ impl RtInner {
                     return;
                 }
                 left -= 1;
+                let _held = shared.evidence.hold();
                 let tid = shared.tid.load(Ordering::Relaxed);
                 let busy_elsewhere = shared.widened.load(Ordering::Relaxed)
                     || shared.homed.load(Ordering::Relaxed)
