@@ -17,7 +17,7 @@ for name in filter(None, files):
         continue
     if len(lines) > MAX_LINES:
         breaches.append(f"{name}: {len(lines)} lines ({MAX_LINES} is the ceiling)")
-    is_test = "/tests" in name or name.startswith("tests")
+    is_test = "/tests" in name or name.startswith("tests") or name.endswith("/models.rs")  # model-checker tests
     for i, line in enumerate(lines):
         code = line.split("//")[0]
         near = "\n".join(lines[max(0, i - 6): i + 1])

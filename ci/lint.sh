@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo clippy --workspace --all-targets --all-features -- -D warnings
-cargo clippy -p cmwq -p cmwq-control --all-targets -- -D warnings
+cargo clippy -p cmwq -p cmwq-control -- -D warnings
 msrv=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 if rustup toolchain list 2>/dev/null | grep -q "^$msrv"; then
     cargo "+$msrv" check --workspace --all-features

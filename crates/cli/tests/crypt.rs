@@ -28,6 +28,8 @@ impl Serving {
             .args(["crypt", "serve", "--unix", "s"])
             .args(args)
             .current_dir(folder)
+            .env("CMWQ_CONTROL_DIR", folder.join("run"))
+            .env_remove("CMWQ_CONTROL")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -430,5 +432,50 @@ fn speed_prints_one_line_a_size() {
             .filter(|l| l.contains("GB/s"))
             .count(),
         5
+    );
+}
+
+#[test]
+fn a_server_can_be_seen_and_changed_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let serving = Serving::start(dir, &["--memory", "1M", "--no-encryption"]);
+    let pid = serving.child.id().to_string();
+    let ask = |args: &[&str]| {
+        let out = cmwq()
+            .args(args)
+            .env("CMWQ_CONTROL_DIR", dir.join("run"))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{args:?}: {errors}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let list = ask(&["list"]);
+    assert!(list.contains(&pid) && list.contains("cmwq crypt"), "{list}");
+    ask(&["set", &pid, "crypt", "max_active=3"]);
+    let limit = ask(&["get", &pid, "crypt", "max_active"]);
+    assert!(limit.contains('3'), "{limit}");
+    // It serves on, and ends cleanly with its socket gone.
+    drop(serving.client());
+    serving.signal("-TERM");
+    let (code, _, errors) = serving.wait();
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(!ask(&["list"]).contains(&pid));
+}
+
+#[test]
+fn without_a_place_for_the_control_socket_it_serves_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    // A file where the folder would be.
+    std::fs::write(folder.path().join("run"), b"").unwrap();
+    let serving = Serving::start(folder.path(), &["--memory", "1M", "--no-encryption"]);
+    drop(serving.client());
+    serving.signal("-TERM");
+    let (code, _, errors) = serving.wait();
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(
+        errors.contains("without being seen by cmwq list"),
+        "{errors}"
     );
 }

@@ -256,6 +256,14 @@ fn attributes_change_what_the_runtime_does() {
         served.ok(&["set", "steered", "max_threads=99"]),
         "max_threads=99\n"
     );
+    assert_eq!(
+        served.ok(&["set", "steered", "default_affinity_scope=system"]),
+        "default_affinity_scope=system\n"
+    );
+    assert_eq!(
+        served.ok(&["get", "steered", "fetch", "affinity_scope"]),
+        "default (system)\n"
+    );
     for (words, says) in [
         (&["ingest", "max_active=0"][..], "out of range"),
         (&["ingest", "affinity_scope=Cache"], "did you mean `cache`"),

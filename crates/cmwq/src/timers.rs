@@ -13,6 +13,7 @@ use crate::workqueue::{Place, WqInner};
 use cmwq_policy::pool::Time;
 use cmwq_policy::timer::{TimerId, TimerWheel};
 use cmwq_policy::word::{MAX_ENTRY, Word};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -31,7 +32,14 @@ struct State {
     wheel: TimerWheel<u32>,
     armed: Vec<Option<Armed>>,
     free: Vec<u32>,
+    /// Queues (by address) of items that are off the wheel and not queued yet, one entry an item: a drain waits for them.
+    firing: Vec<usize>,
     stop: bool,
+}
+
+thread_local! {
+    /// The calling thread is queueing items whose time has come.
+    static FIRING: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Armed {
@@ -59,6 +67,7 @@ impl Timers {
             wheel: TimerWheel::new(time.now()),
             armed: Vec::new(),
             free: Vec::new(),
+            firing: Vec::new(),
             stop: false,
         };
         Timers {
@@ -173,11 +182,12 @@ impl Timers {
         if let Some(a) = &armed {
             // SAFETY: the timer's reference keeps the item alive. In transit from here on, so that nobody looks for a timer.
             unsafe { a.item.header() }.set_word(a.before.grabbed());
+            state.firing.push(Arc::as_ptr(&a.wq).addr());
         }
         drop(state);
         match armed {
             Some(a) => {
-                fire(a, true);
+                self.fire_all(vec![a], true);
                 true
             }
             None => false,
@@ -193,7 +203,11 @@ impl Timers {
             let mut due = Vec::new();
             let mut state = self.lock();
             let State {
-                wheel, armed, free, ..
+                wheel,
+                armed,
+                free,
+                firing,
+                ..
             } = &mut *state;
             let more = wheel
                 .advance(now, BUDGET, |_, id| {
@@ -202,20 +216,47 @@ impl Timers {
                         a.wq.records.note_disarmed();
                         // SAFETY: as in `fire_now`.
                         unsafe { a.item.header() }.set_word(a.before.grabbed());
+                        firing.push(Arc::as_ptr(&a.wq).addr());
                         due.push(a);
                     }
                 })
                 .more;
             drop(state);
             n += due.len();
-            due.into_iter().for_each(|a| fire(a, false));
+            self.fire_all(due, false);
             if !more {
                 return n;
             }
         }
     }
 
-    /// Cancels everything armed for this queue. O(armed items).
+    /// Queues items that were noted as firing.
+    fn fire_all(&self, due: Vec<Armed>, forced: bool) {
+        if due.is_empty() {
+            return;
+        }
+        let queues: Vec<usize> = due.iter().map(|a| Arc::as_ptr(&a.wq).addr()).collect();
+        let outer = FIRING.replace(true);
+        due.into_iter().for_each(|a| fire(a, forced));
+        FIRING.set(outer);
+        let mut state = self.lock();
+        for queue in queues {
+            if let Some(i) = state.firing.iter().position(|&q| q == queue) {
+                state.firing.swap_remove(i);
+            }
+        }
+    }
+
+    /// Waits until no item of the queue is between the wheel and the queue, unless the calling thread itself is firing.
+    fn wait_fired(&self, wq: &WqInner) {
+        let queue = std::ptr::from_ref(wq).addr();
+        while !FIRING.get() && self.lock().firing.contains(&queue) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Cancels everything armed for this queue; what was just firing has been queued or refused when it returns. O(armed
+    /// items).
     pub(crate) fn cancel_queue(&self, wq: &WqInner) {
         let mut state = self.lock();
         let ids: Vec<u32> = (0..state.armed.len() as u32)
@@ -239,6 +280,7 @@ impl Timers {
             // SAFETY: the timer's reference passes to us.
             unsafe { Work::from_item(a.item) }.drop_quietly();
         }
+        self.wait_fired(wq);
     }
 
     fn nudge(self: &Arc<Self>, rt: &Arc<RtInner>) {

@@ -390,6 +390,22 @@ fn attributes_are_read_set_and_read_back() {
         assert_eq!(rt.set(&Target::Global, &setting).unwrap(), shown);
         assert_eq!(rt.get(&Target::Global, setting.attr()).unwrap(), shown);
     }
+    let global = |attr: Attr, text: &str| {
+        let parsed = Setting::parse(attr, text, &rt.parse_context())?;
+        rt.set(&Target::Global, &parsed.setting)
+    };
+    assert_eq!(global(Attr::DefaultAffinityScope, "numa").unwrap(), "numa");
+    assert_eq!(
+        get("journal", Attr::AffinityScope).unwrap(),
+        "default (numa)"
+    );
+    assert_eq!(global(Attr::GlobalCpumask, "0-3").unwrap(), "0f");
+    assert_eq!(
+        rt.get(&Target::Global, Attr::CpumaskRequested).unwrap(),
+        "0f"
+    );
+    assert_eq!(rt.snapshot().topology.unbound_cpumask.as_str(), "0-3");
+    assert_eq!(rt.cpumask(), CpuSet::parse_list("0-3").unwrap());
     let e = rt.set(&Target::Global, &Setting::Nice(1)).unwrap_err();
     assert!(e.message.contains("name the queue"), "{e}");
     drop((journal, ticks));

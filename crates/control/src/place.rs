@@ -321,7 +321,7 @@ pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
         .ok()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "server"))]
 mod tests {
     use super::*;
 

@@ -28,12 +28,12 @@ pub(crate) enum Command {
     Trace(trace::Args),
     Advise(advise::Args),
     /// Measure: settings side by side, in interleaved rounds
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Serve an encrypted block device over NBD, its requests run as work items
     #[command(subcommand)]
     Crypt(crypt::Crypt),
     Sim(sim::Args),
-    #[command(subcommand)]
-    Bench(bench::Bench),
 }
 
 impl Command {

@@ -212,6 +212,14 @@ pub(crate) fn worker_lives(
     });
 }
 
+/// A worker's CPU mask was changed for an item: `widened`, or `repatriated` afterwards.
+pub(crate) fn migrated(rt: &RtInner, tid: i32, how: &'static str) {
+    worker_event(rt, || TraceKind::Migrate {
+        worker_tid: tid as u32,
+        how: how.into(),
+    });
+}
+
 /// A queue's rescuer was called.
 pub(crate) fn mayday(wq: &WqInner, pool: u32) {
     if recorder::on() {

@@ -81,6 +81,8 @@ pub(crate) struct WqRecords {
     already_pending: AtomicU64,
     /// Delayed items whose time has not come.
     delayed: AtomicU64,
+    /// Items whose worker was let out of its pod.
+    widened: AtomicU64,
     /// CPU time of the threads that ran its items, as far as it was read, ns. See [`super::cpu_time`].
     pub(crate) cpu_time: Arc<AtomicU64>,
     /// The largest CPU time that was shown: what is shown next is not less.
@@ -93,6 +95,7 @@ impl WqRecords {
             id,
             already_pending: AtomicU64::new(0),
             delayed: AtomicU64::new(0),
+            widened: AtomicU64::new(0),
             cpu_time: Arc::default(),
             cpu_shown: AtomicU64::new(0),
         }
@@ -115,6 +118,15 @@ impl WqRecords {
     /// An item is not armed any more.
     pub(crate) fn note_disarmed(&self) {
         self.delayed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// An item's worker was let out of its pod.
+    pub(crate) fn note_widened(&self) {
+        self.widened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn widened(&self) -> u64 {
+        self.widened.load(Ordering::Relaxed)
     }
 
     pub(crate) fn delayed(&self) -> u64 {

@@ -8,14 +8,16 @@ use cmwq_control::attr::{
     Attr, Level, ParseContext, SetError, SetErrorKind, Setting, format_bool, format_scope,
 };
 use cmwq_control::snapshot::{Tunable, WqKind};
-use cmwq_topology::CpuSet;
+use cmwq_topology::{AffinityScope, CpuSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// What of the runtime can be changed while it runs.
-const WRITABLE: [Attr; 4] = [
+const WRITABLE: [Attr; 6] = [
+    Attr::GlobalCpumask,
+    Attr::DefaultAffinityScope,
     Attr::MaxThreads,
     Attr::WatchdogThresh,
     Attr::CpuIntensiveThreshUs,
@@ -90,7 +92,8 @@ pub(super) fn get(rt: &Arc<RtInner>, target: &Target, attr: Attr) -> Result<Stri
 fn global(rt: &RtInner, attr: Attr) -> Result<String, SetError> {
     let machine = rt.machine.load();
     Ok(match attr {
-        Attr::GlobalCpumask | Attr::CpumaskRequested => hex(rt, &machine.global),
+        Attr::GlobalCpumask => hex(rt, &machine.global),
+        Attr::CpumaskRequested => hex(rt, machine.requested.as_ref().unwrap_or(&machine.global)),
         Attr::CpumaskIsolated => hex(rt, machine.topology.isolated()),
         Attr::DefaultAffinityScope => machine.default_scope.name().to_owned(),
         Attr::CacheShardSize => cmwq_topology::DEFAULT_CACHE_SHARD_SIZE.to_string(),
@@ -166,10 +169,27 @@ pub(super) fn set(
     get(rt, target, attr)
 }
 
-fn set_global(rt: &RtInner, setting: &Setting) -> Result<(), SetError> {
+fn set_global(rt: &Arc<RtInner>, setting: &Setting) -> Result<(), SetError> {
     match setting {
         Setting::MaxThreads(n) => {
             rt.max_threads.store(*n as usize, Ordering::Relaxed);
+            Ok(())
+        }
+        Setting::GlobalCpumask(mask) => {
+            let possible = rt.machine.load().topology.possible().clone();
+            if !mask.intersects(&possible) {
+                return Err(SetError::invalid(format!(
+                    "cpumask: `{}` has none of the possible CPUs {possible}; expected {}",
+                    mask.list(),
+                    Attr::GlobalCpumask.info().expects
+                )));
+            }
+            rt.change_machine(|m| m.reset(Some(mask.clone()), m.default_scope));
+            Ok(())
+        }
+        Setting::DefaultAffinityScope(scope) => {
+            let scope = scope.resolve(AffinityScope::DEFAULT);
+            rt.change_machine(|m| m.reset(m.requested.clone(), scope));
             Ok(())
         }
         Setting::WatchdogThresh(s) => {

@@ -204,8 +204,10 @@ fn look_at(
     } else {
         String::new()
     };
-    let mut view = pool.inspect(|inner| copy(inner, rt, detail, &name))?;
+    let near = !pool.outward.near().list.is_empty();
+    let mut view = pool.inspect(|inner| copy(inner, rt, detail, &name, near))?;
     view.shown.id = pool.id;
+    view.shown.help_given = pool.outward.given();
     let pod = view.shown.pod_cpus.to_set();
     view.shown.node =
         masks::node_of_mask(&pod, &machine.pods(AffinityScope::Numa)).map(|n| n as u32);
@@ -217,7 +219,13 @@ fn look_at(
 }
 
 /// What the pool's lock guards.
-fn copy(inner: &Inner, rt: &RtInner, detail: Detail, name: &str) -> Option<PoolView> {
+fn copy(
+    inner: &Inner,
+    rt: &RtInner,
+    detail: Detail,
+    name: &str,
+    helped_by_others: bool,
+) -> Option<PoolView> {
     if !inner
         .rt
         .as_ref()
@@ -269,6 +277,20 @@ fn copy(inner: &Inner, rt: &RtInner, detail: Detail, name: &str) -> Option<PoolV
         .filter_map(|(id, link)| Some((id as PwqId, link.as_ref()?)))
         .map(|(id, link)| (id, pwq_view(p.pwq(id), link, detail)))
         .collect();
+    // Per-CPU, strict and unmanaged pools are never helped; nor is one without others near it.
+    if matches!(
+        key,
+        PoolKey::Unbound {
+            strict: false,
+            managed: true,
+            ..
+        }
+    ) && helped_by_others
+    {
+        shown.hedge_delay_ns = Some(rt.wakes.hedge_ns());
+    }
+    shown.wakeup_p99_ns = Some(rt.wakes.p99_ns()).filter(|ns| *ns > 0);
+    shown.help_received = pwqs.values().map(|v| v.counters.helped).sum();
     if let Some(stalled) = stalled(rt, p, now) {
         shown.stalled_ns = Some(stalled);
     }
@@ -520,7 +542,7 @@ fn cpu_view(rt: &RtInner, machine: &Machine) -> CpuView {
     let list = |set: &Option<CpuSet>| set.as_ref().map_or_else(CpuList::default, CpuList::from);
     CpuView {
         usable: CpuList::from(&machine.usable),
-        affinity_at_start: list(&machine.process.affinity),
+        affinity_at_start: list(&machine.affinity),
         cpuset: list(&machine.process.cpuset),
         quota: machine.process.quota.as_ref().map(|q| Quota {
             cpus: q.cpus(),
@@ -529,8 +551,8 @@ fn cpu_view(rt: &RtInner, machine: &Machine) -> CpuView {
             cgroup: q.group.display().to_string(),
             throttled: nr_throttled(&q.group),
         }),
-        changes: 0,
-        foreign_affinity: rt.misplaced.load(Ordering::Relaxed),
+        changes: rt.changes.load(Ordering::Relaxed),
+        foreign_affinity: rt.adopted.load(Ordering::Relaxed),
     }
 }
 

@@ -109,6 +109,7 @@ fn loom_i1_one_owner_at_a_time() {
         let t = thread::spawn(move || try_own(&m2));
         let n = try_own(&m) + t.join().unwrap();
         assert!(n >= 1);
+        // SAFETY: both threads are done with the cell.
         assert_eq!(m.owned.with(|p| unsafe { *p }), n);
     });
 }

@@ -9,10 +9,12 @@
 //! - H3: the memory of the other pool may have been put to another use since it was noted as near: the use is compared with
 //!   its lock held, before anything is done.
 
-use super::{RtPool, run_todo, worker::run_one};
+use super::{RtPool, link_of, run_todo, worker::run_one};
+use crate::control::{cpu_time, probe};
 use crate::current::{self, WorkerContext};
 use crate::item::ItemPtr;
 use crate::sys::cpu;
+use cmwq_control::trace::TraceKind;
 use cmwq_policy::help::FAR_HEDGES;
 use cmwq_policy::pool::{Here, Taken, WorkerId, WorkerKind};
 use std::sync::Arc;
@@ -73,7 +75,7 @@ fn visit(
             cpu: cpu::current_cpu().unwrap_or(u32::MAX),
             in_pod: false,
         };
-        let took = other.step(&mut todo, |p, drv| {
+        let (took, at) = other.step(&mut todo, |p, drv| {
             let now = drv.now();
             // What was done is counted out before the look at what is left.
             p.finish(id, now, drv);
@@ -82,17 +84,25 @@ fn visit(
             let wanted = old || (o.behind && !far);
             if free && wanted && p.next_attached(id, None, here, now, batch, drv) {
                 shared.batch.publish(batch.len(), now);
-                return true;
+                return (true, now);
             }
             p.detach(id, now, drv);
-            false
+            (false, now)
         });
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
         if !took {
+            cpu_time::pause(at);
             break;
         }
+        // SAFETY: the entry is ours until it is counted out.
+        cpu_time::run(&unsafe { link_of(batch[0].tag) }.wq.records.cpu_time, at);
+        pool.outward.note_given();
+        probe::worker_event(rt, || TraceKind::Help {
+            home_pool: other.id,
+            helper_pool: pool.id,
+        });
         first = false;
         // SAFETY: the item was queued, and this thread has claimed it.
         unsafe { shared.about_to_run(batch[0].item) };

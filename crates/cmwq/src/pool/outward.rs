@@ -29,6 +29,8 @@ pub(crate) struct Outward {
     /// Grows with each new use of the pool's memory; changed with the pool's lock held.
     uses: AtomicU64,
     near: ArcSwap<Near>,
+    /// Items of other pools that this pool's workers ran.
+    given: AtomicU64,
 }
 
 const BEHIND: u64 = 1;
@@ -42,6 +44,7 @@ impl Outward {
             word: AtomicU64::new(0),
             uses: AtomicU64::new(0),
             near: ArcSwap::from_pointee(Near::default()),
+            given: AtomicU64::new(0),
         }
     }
 
@@ -50,6 +53,17 @@ impl Outward {
         self.uses.fetch_add(1, Ordering::Relaxed);
         self.word.store(0, Ordering::Relaxed);
         self.near.store(Arc::default());
+        self.given.store(0, Ordering::Relaxed);
+    }
+
+    /// A worker of this pool ran an item of another one.
+    pub(super) fn note_given(&self) {
+        self.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many items of other pools this pool's workers ran.
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
     }
 
     /// Which use of the pool's memory this is; exact with the pool's lock held.

@@ -19,6 +19,7 @@ mod live;
 mod machine;
 pub(crate) mod manual;
 #[cfg(all(test, shuttle))]
+#[path = "tests/models.rs"]
 mod models;
 mod neighbours;
 mod placing;

@@ -4,6 +4,7 @@
 //! which cuts every wish to it by itself, also later: a mask is never read back and written.
 
 use super::{Machine, RtInner};
+use crate::control::probe;
 use crate::pool::{PoolKey, RtPool, WorkerShared};
 use crate::sys::cpu;
 use cmwq_policy::pool::{WorkerId, WorkerKind};
@@ -123,6 +124,11 @@ impl RtInner {
             {
                 return None;
             }
+            let entry = inner.policy.worker(id)?.taken().first().copied();
+            let pwq = entry.and_then(|e| inner.policy.entry(e)).map(|e| e.pwq);
+            if let Some(Some(link)) = pwq.and_then(|pwq| inner.links.get(pwq as usize)) {
+                link.wq.records.note_widened();
+            }
             Some((mask.clone(), Arc::clone(shared)))
         });
         let Some((mask, shared)) = found else {
@@ -131,6 +137,7 @@ impl RtInner {
         let machine = self.machine.load();
         let tid = shared.tid.load(Ordering::Relaxed);
         self.set_mask(tid, &cut(mask, &machine), &machine);
+        probe::migrated(self, tid, "widened");
         // Ordering: Acquire pairs with the AcqRel of `narrow`. If the item has ended meanwhile, the worker went home before the
         // mask above was set: send it home again.
         if !shared.widened.load(Ordering::Acquire) {
@@ -145,7 +152,9 @@ impl RtInner {
         if !shared.widened.swap(false, Ordering::AcqRel) {
             return false;
         }
-        self.bring_home(pool, shared.tid.load(Ordering::Relaxed));
+        let tid = shared.tid.load(Ordering::Relaxed);
+        self.bring_home(pool, tid);
+        probe::migrated(self, tid, "repatriated");
         true
     }
 

@@ -182,6 +182,7 @@ impl WqInner {
             rescued: c.rescued,
             helped: c.helped,
             hedged: c.hedged,
+            widened: self.records.widened(),
             inline_run: c.inlined,
             throttled: c.throttled,
             fairness_extra: c.fairness,

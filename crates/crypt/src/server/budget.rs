@@ -66,12 +66,15 @@ impl Budget {
         }
     }
 
-    /// Takes a waiter out of the queue. False if it is not there: then it was granted, and the bytes are to be released.
-    /// Whoever waits behind it may now have its turn.
-    pub(crate) fn cancel(&self, token: u64, granted: impl FnMut(Waiter)) -> bool {
+    /// Takes a waiter out of the queue; tokens are unique within a reader only. False if it is not there: then it was granted,
+    /// and the bytes are to be released. Whoever waits behind it may now have its turn.
+    pub(crate) fn cancel(&self, reader: usize, token: u64, granted: impl FnMut(Waiter)) -> bool {
         let found = {
             let mut s = self.lock();
-            let at = s.waiting.iter().position(|w| w.token == token);
+            let at = s
+                .waiting
+                .iter()
+                .position(|w| w.reader == reader && w.token == token);
             at.and_then(|at| s.waiting.remove(at)).is_some()
         };
         if found {
@@ -152,9 +155,27 @@ mod tests {
         assert!(!b.acquire(w(2, 80)));
         assert!(!b.acquire(w(3, 50)));
         let mut got = Vec::new();
-        assert!(b.cancel(2, |w| got.push(w.token)));
+        assert!(b.cancel(0, 2, |w| got.push(w.token)));
         assert_eq!(got, [3]);
-        assert!(!b.cancel(3, |_| ()), "granted already");
+        assert!(!b.cancel(0, 3, |_| ()), "granted already");
         assert_eq!(b.used(), 100);
+    }
+
+    /// Connections of different readers may have the same token.
+    #[test]
+    fn a_client_that_leaves_does_not_take_another_readers_client_out_of_the_queue() {
+        let b = Budget::new(100);
+        assert!(b.acquire(w(9, 100)));
+        let other = Waiter {
+            reader: 1,
+            token: 2,
+            bytes: 60,
+        };
+        assert!(!b.acquire(other));
+        assert!(!b.acquire(w(2, 50)));
+        assert!(b.cancel(0, 2, |_| panic!("nothing is free")));
+        let mut got = Vec::new();
+        b.release(100, |w| got.push(w));
+        assert_eq!(got, [other]);
     }
 }

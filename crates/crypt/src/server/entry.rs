@@ -474,7 +474,7 @@ impl Entry {
                 let shared = self.conn.shared();
                 shared
                     .budget
-                    .cancel(self.conn.token(), |w| shared.post_grant(w));
+                    .cancel(self.reader, self.conn.token(), |w| shared.post_grant(w));
                 self.conn.forget(charge, false);
             }
             Phase::Payload { charge, .. } => self.conn.forget(charge, true),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
@@ -118,7 +119,8 @@ impl FixedPool {
         loop {
             if let Some(item) = queue.items.pop_front() {
                 drop(queue);
-                let rest = item.run();
+                // An item that panics answers its request as it is dropped; the items behind it still need this thread.
+                let rest = catch_unwind(AssertUnwindSafe(|| item.run())).unwrap_or(None);
                 queue = lock.lock().unwrap_or_else(|e| e.into_inner());
                 queue.items.extend(rest);
             } else if queue.closed {
@@ -151,7 +153,7 @@ impl Drop for FixedPool {
         lock.lock().unwrap_or_else(|e| e.into_inner()).closed = true;
         wake.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has printed so, and its item was answered.
+            // Panics of items are caught in the loop, so there is nothing to tell.
             let _ = thread.join();
         }
     }

@@ -117,3 +117,172 @@ impl<T: Token, W> Pool<T, W> {
         self.pwqs[pwq].counters.repatriated += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{
+        Enqueue, Here, Next, PoolConfig, PwqConfig, PwqFlags, PwqId, Taken, WorkerKind,
+    };
+
+    const HEDGE: u64 = 100_000;
+    const HERE: Here = Here {
+        cpu: 0,
+        in_pod: true,
+    };
+
+    /// Workers claim nothing beyond the first item of a batch.
+    #[derive(Default)]
+    struct Notes {
+        woken: Vec<WorkerId>,
+        wanted: Vec<BirthReason>,
+    }
+
+    impl Driver<u32> for Notes {
+        fn wake(&mut self, w: WorkerId) {
+            self.woken.push(w);
+        }
+        fn create(&mut self, reason: BirthReason) {
+            self.wanted.push(reason);
+        }
+        fn barrier(&mut self, _: u32) {}
+        fn flushed(&mut self, _: PwqTag, _: u8) {}
+        fn ask(&mut self, _: PwqTag) {}
+        fn give_back(&mut self, _: PwqTag, _: u32) {}
+        fn drained(&mut self, _: PwqTag) {}
+        fn mayday(&mut self, _: PwqTag) {}
+        fn contended(&self, _: PwqTag) -> bool {
+            false
+        }
+        fn claimed(&self, _: WorkerId) -> u32 {
+            1
+        }
+        fn recall(&mut self, _: WorkerId) -> u32 {
+            1
+        }
+        fn start_stamp(&self, _: WorkerId, _: u32) -> Time {
+            0
+        }
+    }
+
+    fn pool(helpable: bool) -> (Pool<u32, u32>, PwqId, Notes) {
+        let mut p = Pool::new(PoolConfig {
+            reserve: false,
+            ..PoolConfig::default()
+        });
+        let id = p.link_pwq(PwqConfig {
+            tag: 7,
+            limit: 100,
+            leased: false,
+            colour: 0,
+            flags: PwqFlags {
+                helpable,
+                ..PwqFlags::default()
+            },
+            draining: false,
+            frozen: false,
+        });
+        (p, id, Notes::default())
+    }
+
+    fn queue(p: &mut Pool<u32, u32>, pwq: PwqId, item: u32, now: Time, drv: &mut Notes) {
+        let q = Enqueue {
+            item,
+            pwq,
+            oneshot: true,
+            chained: false,
+            issuer_cpu: 0,
+        };
+        p.enqueue(q, now, drv).unwrap();
+    }
+
+    fn start(p: &mut Pool<u32, u32>, now: Time, drv: &mut Notes) -> (WorkerId, Next) {
+        let w = p.worker_started(0, now);
+        let mut batch: Vec<Taken<u32>> = Vec::new();
+        (w, p.next(w, HERE, now, &mut batch, drv))
+    }
+
+    #[test]
+    fn an_item_is_offered_once_it_is_overdue_and_counted_once() {
+        let (mut p, q, mut d) = pool(true);
+        queue(&mut p, q, 1, 1_000, &mut d);
+        assert_eq!(p.offer(HEDGE, 1_000 + HEDGE - 1), None);
+        assert_eq!(p.offer(HEDGE, 1_000 + HEDGE), Some(7));
+        assert_eq!(p.offer(HEDGE, 1_000 + HEDGE + 1), None, "one at a time");
+        assert_eq!(p.offer(HEDGE, 1_000 + 2 * HEDGE), Some(7), "nobody came");
+        assert_eq!(p.pwq(q).counters.hedged, 1);
+    }
+
+    #[test]
+    fn what_may_not_be_helped_is_never_offered_nor_taken() {
+        let (mut p, q, mut d) = pool(false);
+        queue(&mut p, q, 1, 0, &mut d);
+        assert_eq!(p.offer(HEDGE, 10 * HEDGE), None);
+        let w = p.attach(WorkerKind::Helper, 0, 0);
+        assert!(!p.next_attached(w, None, HERE, 0, &mut Vec::new(), &mut d));
+        p.detach(w, 0, &mut d);
+        assert_eq!(p.pwq(q).counters.hedged, 0);
+        p.check();
+    }
+
+    #[test]
+    fn items_behind_a_running_one_are_for_helpers_at_once_if_they_are_worth_it() {
+        let (mut p, q, mut d) = pool(true);
+        queue(&mut p, q, 1, 0, &mut d);
+        assert!(!p.outlook().behind, "its worker is being made");
+        assert!(p.outlook().spare);
+        start(&mut p, 0, &mut d);
+        queue(&mut p, q, 2, 10, &mut d);
+        // Nothing is known of the items yet, which counts as long.
+        let o = p.outlook();
+        assert!(o.behind && !o.spare && o.oldest == 10, "{o:?}");
+        assert!(p.is_overdue(HEDGE, 11), "it will be");
+        let w = p.attach(WorkerKind::Helper, 0, 20);
+        let mut out = Vec::new();
+        assert!(p.next_attached(w, None, HERE, 20, &mut out, &mut d));
+        assert_eq!(out[0].item, 2);
+        p.detach(w, 30, &mut d);
+        let c = p.pwq(q).counters;
+        assert_eq!((c.helped, c.completed), (1, 1));
+        p.check();
+    }
+
+    #[test]
+    fn a_helper_takes_what_lies_behind_another_item_in_a_batch() {
+        let (mut p, q, mut d) = pool(true);
+        for i in 0..8 {
+            queue(&mut p, q, i, 0, &mut d);
+        }
+        start(&mut p, 0, &mut d);
+        let w = p.attach(WorkerKind::Helper, 0, 20);
+        let mut out = Vec::new();
+        let mut seen = Vec::new();
+        while p.next_attached(w, None, HERE, 30, &mut out, &mut d) {
+            seen.push(out[0].item);
+        }
+        p.detach(w, 40, &mut d);
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7], "all but the running one");
+        p.check();
+    }
+
+    #[test]
+    fn a_call_for_help_wakes_an_idle_worker_or_has_one_made_but_never_more_than_cpus() {
+        let (mut p, _, mut d) = pool(true);
+        assert!(p.call_helper(0, &mut d));
+        assert_eq!(d.wanted, [BirthReason::Help]);
+        let (w, next) = start(&mut p, 0, &mut d);
+        assert_eq!(next, Next::Idle);
+        assert!(p.call_helper(0, &mut d));
+        assert_eq!(d.woken, [w]);
+        assert!(!p.call_helper(0, &mut d), "it is on its way");
+        let mut out = Vec::new();
+        assert_eq!(p.next(w, HERE, 1, &mut out, &mut d), Next::Idle);
+        assert!(p.go_away(w));
+        assert!(!p.outlook().idle && p.outlook().spare);
+        assert!(!p.call_helper(2, &mut d), "it helps elsewhere already");
+        assert!(!p.go_away(w));
+        assert_eq!(p.next(w, HERE, 3, &mut out, &mut d), Next::Idle);
+        p.check();
+    }
+}

@@ -1,6 +1,7 @@
 //! `cmwq bench`: one module a subcommand, and what they share.
 
 mod blocking;
+mod cost;
 mod crypt;
 mod grid;
 mod host;
@@ -21,6 +22,7 @@ pub(crate) use output::print;
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
     Blocking(blocking::Args),
+    Cost(cost::Args),
     Crypt(crypt::Args),
     Scopes(scopes::Args),
     Queue(queue::Args),
@@ -32,6 +34,7 @@ impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Bench::Blocking(args) => args.run(),
+            Bench::Cost(args) => args.run(),
             Bench::Crypt(args) => args.run(),
             Bench::Scopes(args) => args.run(),
             Bench::Queue(args) => args.run(),

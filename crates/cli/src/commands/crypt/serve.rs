@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use cmwq::control::{self, ListenError, Listener};
 use cmwq::{AffinityScope, Workqueue};
 use cmwq_crypt::cipher::{IvUnit, Key, SectorCipher, SectorSize};
 use cmwq_crypt::device::{FileDevice, FileOptions, Volume};
@@ -133,7 +134,9 @@ impl Serve {
             ..Config::default()
         };
         let start = Instant::now();
-        let server = Server::start(Arc::clone(&volume), &address, self.executor()?, config)?;
+        let executor = self.executor()?;
+        let _control = self.control()?;
+        let server = Server::start(Arc::clone(&volume), &address, executor, config)?;
         signals.stop_on(server.stopper())?;
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "ready {}", server.uri())
@@ -147,6 +150,26 @@ impl Serve {
             self.report(&stats, start.elapsed())?;
         }
         Ok(())
+    }
+
+    /// Opts in to be seen and changed by `cmwq list`, `dump`, `set` and the others. Where there is no place for the socket the
+    /// device is served all the same.
+    fn control(&self) -> anyhow::Result<Option<Listener>> {
+        if self.executor != Runner::Cmwq {
+            return Ok(None);
+        }
+        let listening = control::builder()
+            .name("cmwq crypt")
+            .allow_set(true)
+            .listen();
+        match listening {
+            Ok(listener) => Ok(Some(listener)),
+            Err(e @ ListenError::Environment(_)) => Err(e.into()),
+            Err(e) => {
+                eprintln!("cmwq: {e}; it goes on without being seen by cmwq list");
+                Ok(None)
+            }
+        }
     }
 
     fn executor(&self) -> anyhow::Result<Arc<dyn Executor>> {

@@ -76,11 +76,13 @@ fn once(mechanism: Mechanism, wq: &cmwq::Workqueue, cpu: u32) -> anyhow::Result<
     let first = wq.try_spawn_on(cpu as usize, move || {
         let _ = a.blocked.set(std::thread::current());
         let began = Instant::now();
+        // Ordering: pairs with the Release once the second item is queued.
         while !a.queued.load(Ordering::Acquire) && began.elapsed() < LIMIT {
             std::hint::spin_loop();
         }
         let park = || {
             a.blocked_at.store(a.now(), Ordering::Relaxed);
+            // Ordering: pairs with the Release of the second item.
             while !a.over.load(Ordering::Acquire) && began.elapsed() < LIMIT {
                 std::thread::park_timeout(LIMIT);
             }
@@ -99,12 +101,14 @@ fn once(mechanism: Mechanism, wq: &cmwq::Workqueue, cpu: u32) -> anyhow::Result<
     let b = Arc::clone(&s);
     let second = wq.try_spawn_on(cpu as usize, move || {
         b.started_at.store(b.now(), Ordering::Relaxed);
+        // Ordering: Release: the start time above is seen.
         b.over.store(true, Ordering::Release);
         if let Some(t) = b.blocked.get() {
             t.unpark();
         }
     });
     let second = second.map_err(|e| e.error)?;
+    // Ordering: Release pairs with the first item's Acquire.
     s.queued.store(true, Ordering::Release);
     second.join().context("the second item")?;
     first.join().context("the first item")?;

@@ -166,12 +166,15 @@ pub(super) fn wake_delay(cpu: u32, n: usize) -> anyhow::Result<Latency> {
         pin_self(cpu)?;
         let mut latency = Latency::new();
         loop {
+            // Ordering: pairs with the caller's Release.
             let at = called.swap(0, Ordering::Acquire);
             if at != 0 {
                 latency.record_ns(now() - at);
+                // Ordering: Release: the recording is over.
                 answered.fetch_add(1, Ordering::Release);
                 continue;
             }
+            // Ordering: pairs with the Release of `stop`.
             if end.load(Ordering::Acquire) {
                 return Ok(latency);
             }
@@ -180,8 +183,10 @@ pub(super) fn wake_delay(cpu: u32, n: usize) -> anyhow::Result<Latency> {
     })?;
     for i in 0..n as u64 {
         std::thread::sleep(Duration::from_micros(300));
+        // Ordering: Release pairs with the sleeper's Acquire.
         called_at.store(now().max(1), Ordering::Release);
         sleeper.thread().unpark();
+        // Ordering: pairs with the sleeper's Release.
         while answers.load(Ordering::Acquire) <= i {
             std::thread::sleep(Duration::from_micros(200));
             if sleeper.is_finished() {
@@ -189,6 +194,7 @@ pub(super) fn wake_delay(cpu: u32, n: usize) -> anyhow::Result<Latency> {
             }
         }
     }
+    // Ordering: Release pairs with the sleeper's Acquire.
     stop.store(true, Ordering::Release);
     sleeper.thread().unpark();
     sleeper

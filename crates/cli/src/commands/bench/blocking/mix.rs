@@ -82,11 +82,13 @@ fn pass(rt: &cmwq::Runtime, wq: &cmwq::Workqueue, cpus: usize, steps: u64) -> an
         let (left, main) = (Arc::clone(&left), main.clone());
         handles.push(wq.spawn(move || {
             overhead::chain(steps);
+            // Ordering: AcqRel: the last one sees all others' work.
             if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 main.unpark();
             }
         }));
     }
+    // Ordering: pairs with the items' Release.
     while left.load(Ordering::Acquire) > 0 {
         std::thread::park_timeout(Duration::from_secs(1));
         anyhow::ensure!(

@@ -231,6 +231,7 @@ impl Bench<'_> {
         let size = self.scenario.device_bytes();
         if let Server::Ours(setting) = server {
             let mut command = Command::new(self.program);
+            command.env("CMWQ_CONTROL", "off");
             command.args(["crypt", "serve", "--file"]).arg(&image);
             command
                 .args(["--size", &size.to_string(), "--unix"])
