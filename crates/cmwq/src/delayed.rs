@@ -12,6 +12,9 @@ use std::time::Duration;
 /// A [`Work`] that can be queued after a delay. Armed, it is pending; when the time comes it is queued near the thread that
 /// looks after timers, as the kernel does for an unbound request.
 ///
+/// On a queue with `max_pending` that is full, an idle item cannot be armed; one that is armed when the queue is full as its time
+/// comes is queued as soon as there is room, and [`flush`](Self::flush) queues it whether or not there is.
+///
 /// If its queue drains or closes while it is armed, it is cancelled, and [`cancelled_by_drain`](Self::cancelled_by_drain)
 /// says so. (The kernel drops it when the timer fires.)
 ///

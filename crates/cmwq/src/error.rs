@@ -1,9 +1,10 @@
 //! Errors. Each names what was refused and what was expected; a call that fails has changed nothing.
 
+use crate::shim::leaf::{Mutex, PoisonError};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Why an item was not accepted. The item is untouched: it may be queued again, here or elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]

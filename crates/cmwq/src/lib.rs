@@ -45,6 +45,18 @@
 //! - What was done before queueing is seen by the item; what the item did is seen by whoever waited for it.
 //! - A waiting thread never runs anything but the item it waits for.
 //!
+//! # How calls are described
+//! Unless its documentation says otherwise, a call does not wait for items ("does not block": it takes locks that are held for
+//! microseconds at most), may be made from anywhere, a work item or an async task included, takes constant time, and panics
+//! only if the process is out of memory. Calls that wait say "Blocks."; made by a worker they let its pool run another
+//! worker meanwhile. Settings of a builder are only stored; `build` checks them.
+//!
+//! # After a fork
+//! In a forked child the workers of the parent's runtimes do not exist. Queueing, waiting and changing settings return errors
+//! ([`QueueError::Forked`] and its like), reusable items are idle, numbers read zero, and handles may be dropped: what they
+//! stand for is left as it is. A child may make a runtime of its own. `Workqueue::attrs` and `Workqueue::limits` of an inherited
+//! queue must not be called: they take a lock that a thread of the parent may have held.
+//!
 //! # Signals
 //! Worker threads block all signals except those that an instruction of the thread itself raises (and `SIGPROF`), so that
 //! signals for the process go to the application's own threads. The library installs no handler.

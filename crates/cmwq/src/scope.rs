@@ -111,7 +111,7 @@ impl<T> std::fmt::Debug for ScopedHandle<'_, T> {
 }
 
 impl<T> ScopedHandle<'_, T> {
-    /// Waits for the result; see [`JoinHandle::join`]. A panic reported here is not raised again at the end of the scope.
+    /// Waits for the result; see [`JoinHandle::join`]. Blocks. A panic reported here is not raised again at the end of the scope.
     ///
     /// # Errors
     /// As for [`JoinHandle::join`].

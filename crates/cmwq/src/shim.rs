@@ -5,6 +5,7 @@
 //! | normal | `std` |
 //! | `--cfg loom` | `loom`: every interleaving and every value that a weak load may return, for small models |
 //! | `--cfg shuttle` | `shuttle`: random schedules, sequentially consistent, for large models |
+//! | `--cfg tsan` | `std` with a mutex that the thread sanitizer understands |
 //!
 //! A protocol that is to be modelled takes its primitives from here and its sleeping from [`crate::sys::futex`] or
 //! [`crate::sys::parker`], which have stand-ins in both models. Code that never runs in a model (reading `/proc`, clocks,
@@ -55,9 +56,24 @@ pub(crate) use modelled_thread_local as thread_local;
 /// The build's locks as `std` offers them. Where one is held across anything that takes another lock, wakes or queues, it must
 /// come from here, or a model's scheduler deadlocks on it.
 pub(crate) mod sync {
+    #[cfg(not(tsan))]
     pub(crate) use super::imp::sync::{Mutex, MutexGuard};
+    #[cfg(tsan)]
+    pub(crate) use super::tsan::{Mutex, MutexGuard};
     pub(crate) use std::sync::PoisonError;
 }
+
+/// As [`sync`], for locks under which no other lock is taken and that may lie in a `static`: real ones in a model, too.
+pub(crate) mod leaf {
+    #[cfg(tsan)]
+    pub(crate) use super::tsan::{Mutex, MutexGuard};
+    pub(crate) use std::sync::PoisonError;
+    #[cfg(not(tsan))]
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+}
+
+#[cfg(tsan)]
+mod tsan;
 
 /// A cell whose accesses a model checks for races.
 #[cfg(loom)]
@@ -95,22 +111,22 @@ pub(crate) fn spin_loop() {
 /// A mutex without poisoning: a panic is the affair of the item that panicked, and state under our locks is never left
 /// half changed across a call into user code. Blocks; not to be held while running user code or making a system call.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(imp::sync::Mutex<T>);
+pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 /// Holds a [`Mutex`]; unlocks when dropped.
-pub(crate) struct MutexGuard<'a, T>(imp::sync::MutexGuard<'a, T>);
+pub(crate) struct MutexGuard<'a, T>(sync::MutexGuard<'a, T>);
 
 impl<T> Mutex<T> {
     /// A free mutex around `value`.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn new(value: T) -> Self {
-        Self(imp::sync::Mutex::new(value))
+        Self(sync::Mutex::new(value))
     }
 
     /// A free mutex around `value`.
     #[cfg(any(loom, shuttle))]
     pub(crate) fn new(value: T) -> Self {
-        Self(imp::sync::Mutex::new(value))
+        Self(sync::Mutex::new(value))
     }
 
     /// Takes the lock, waiting as long as it takes.
@@ -150,19 +166,14 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable for [`Mutex`]. Wake-ups may be spurious: wait in a loop.
+/// A condition variable for [`Mutex`], for models. Wake-ups may be spurious: wait in a loop.
+#[cfg(any(loom, shuttle))]
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(imp::sync::Condvar);
 
+#[cfg(any(loom, shuttle))]
 impl Condvar {
     /// A condition variable without waiters.
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) const fn new() -> Self {
-        Self(imp::sync::Condvar::new())
-    }
-
-    /// A condition variable without waiters.
-    #[cfg(any(loom, shuttle))]
     pub(crate) fn new() -> Self {
         Self(imp::sync::Condvar::new())
     }

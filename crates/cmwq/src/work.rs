@@ -267,7 +267,8 @@ impl Work {
     }
 
     /// Takes the item out of its queue, or off its timer, if it is pending. Does not wait for a running one. True if it was
-    /// pending. May be called from anywhere, its own function included.
+    /// pending. May be called from anywhere, its own function included. If another thread has the item in its hands at that
+    /// moment, waits for that thread to let it go (well under a microsecond, unless it lost its CPU).
     pub fn cancel(&self) -> bool {
         if !self.header().word().is_pending() {
             return false;

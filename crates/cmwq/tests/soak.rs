@@ -11,8 +11,8 @@ mod common;
 
 use cmwq::{AffinityScope, Attrs, Concurrency, DelayedWork, QueueError, Runtime, Work, Workqueue};
 use common::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 /// splitmix64 (Steele, Lea, Flood 2014).
@@ -111,8 +111,8 @@ impl Reusable {
 
 struct World {
     rt: Runtime,
-    queues: Vec<RwLock<Workqueue>>,
-    gone: Mutex<Vec<Workqueue>>,
+    queues: Vec<Lock<Workqueue>>,
+    gone: Lock<Vec<Workqueue>>,
     fates: Arc<Fates>,
     works: Vec<Reusable>,
     stop: AtomicBool,
@@ -137,7 +137,7 @@ fn make_queue(rt: &Runtime, slot: usize) -> Workqueue {
 
 impl World {
     fn queue(&self, slot: usize) -> Workqueue {
-        self.queues[slot].read().unwrap().clone()
+        self.queues[slot].lock().unwrap().clone()
     }
 
     fn issue(&self, seed: u64) {
@@ -324,7 +324,7 @@ impl World {
             match rng.below(3) {
                 0 => {
                     // Works stay with the slot's queue: none of theirs may be on the old one when the new one comes.
-                    let mut place = self.queues[slot].write().unwrap();
+                    let mut place = self.queues[slot].lock().unwrap();
                     for r in self.works.iter().filter(|r| r.home == slot) {
                         r.delayed.cancel_sync().unwrap();
                     }
@@ -349,10 +349,8 @@ fn soak(spec: &str, seconds: f64, seed: u64) {
     let cpus = rt.topology().possible().len();
     let slots = 8;
     let world = World {
-        queues: (0..slots)
-            .map(|s| RwLock::new(make_queue(&rt, s)))
-            .collect(),
-        gone: Mutex::default(),
+        queues: (0..slots).map(|s| Lock::new(make_queue(&rt, s))).collect(),
+        gone: Lock::default(),
         fates: Arc::default(),
         works: (0..slots * 4).map(|i| Reusable::new(i % slots)).collect(),
         stop: AtomicBool::new(false),
@@ -361,16 +359,15 @@ fn soak(spec: &str, seconds: f64, seed: u64) {
     };
     std::thread::scope(|s| {
         let w = &world;
-        for t in 0..4 {
-            s.spawn(move || w.issue(seed + t));
-        }
-        s.spawn(|| w.tune(seed + 100));
-        s.spawn(|| w.reap(seed + 200));
+        let mut threads: Vec<_> = (0..4).map(|t| s.spawn(move || w.issue(seed + t))).collect();
+        threads.push(s.spawn(|| w.tune(seed + 100)));
+        threads.push(s.spawn(|| w.reap(seed + 200)));
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         while Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }
         w.stop.store(true, Ordering::SeqCst);
+        threads.into_iter().for_each(|t| t.join().unwrap());
     });
     for r in &world.works {
         r.delayed.cancel_sync().unwrap();
@@ -379,7 +376,7 @@ fn soak(spec: &str, seconds: f64, seed: u64) {
     let mut all: Vec<Workqueue> = world
         .queues
         .iter()
-        .map(|q| q.read().unwrap().clone())
+        .map(|q| q.lock().unwrap().clone())
         .collect();
     all.extend(world.gone.lock().unwrap().iter().cloned());
     for wq in &all {
@@ -458,7 +455,7 @@ fn every_item_has_one_fate() {
     ];
     let deadline = Duration::from_secs_f64(seconds) + PATIENCE;
     let (tx, rx) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let soaking = std::thread::spawn(move || {
         for (i, spec) in machines.into_iter().enumerate() {
             soak(
                 spec,
@@ -469,11 +466,14 @@ fn every_item_has_one_fate() {
         tx.send(()).unwrap();
     });
     match rx.recv_timeout(deadline) {
-        Ok(()) => assert_eq!(
-            PANICS.load(Ordering::SeqCst),
-            0,
-            "a thread panicked (seed {seed})"
-        ),
+        Ok(()) => {
+            soaking.join().unwrap();
+            assert_eq!(
+                PANICS.load(Ordering::SeqCst),
+                0,
+                "a thread panicked (seed {seed})"
+            );
+        }
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("the soak hangs (seed {seed})"),
         Err(_) => panic!("the soak failed (seed {seed})"),
     }

@@ -4,6 +4,7 @@
 //! ever takes besides. How many events lie in all buffers is bounded by credit: each thread takes some in advance, a poll gives
 //! it back.
 
+use crate::shim::leaf::{Mutex, MutexGuard, PoisonError};
 use crate::sys::clock::Clock;
 use crate::sys::cpu;
 use arc_swap::ArcSwapOption;
@@ -11,8 +12,8 @@ use cmwq_control::attr::{SetError, SetErrorKind};
 use cmwq_control::trace::{TraceChunk, TraceEvent, TraceKind, TraceOptions};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many traces run in this process.
 static RUNNING: AtomicU32 = AtomicU32::new(0);

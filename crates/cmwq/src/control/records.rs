@@ -1,10 +1,11 @@
 //! What a runtime and its queues remember for nobody but those who look at them.
 
 use super::recorder::Tracer;
+use crate::shim::leaf::{Mutex, PoisonError};
 use crate::sys::thread::SpawnError;
 use cmwq_policy::pool::PoolConfig;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What a runtime remembers.

@@ -11,12 +11,12 @@
 use super::{Detect, place};
 use crate::pool::{BatchMark, RtPool, WorkerShared};
 use crate::runtime::RtInner;
+use crate::shim::leaf::Mutex;
 use crate::sys::cpu;
 use crate::sys::perf::ThreadRing;
 use crate::sys::procstat::{StateProbe, ThreadStat, ThreadState};
 use cmwq_policy::pool::{Time, WorkerId, WorkerKind, WorkerState};
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -72,7 +72,7 @@ impl Evidence {
         self.lock()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Means> {
+    fn lock(&self) -> crate::shim::leaf::MutexGuard<'_, Means> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

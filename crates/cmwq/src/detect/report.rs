@@ -1,8 +1,9 @@
 //! What the runtime tells the application unasked: hogs and stalls.
 
+use crate::shim::leaf::{Mutex, MutexGuard, PoisonError};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How many reports are kept for [`Runtime::reports`](crate::Runtime::reports).

@@ -8,12 +8,13 @@ use super::sentinel::{Bell, Crew, Sentinel};
 use super::{Detect, confirm, hogs, watchdog};
 use crate::pool::RtPool;
 use crate::runtime::RtInner;
+use crate::shim::leaf::{Mutex, PoisonError};
 use crate::sys::clock::Clock;
 use crate::sys::cpu;
 use crate::sys::thread::ThreadSpec;
 use cmwq_policy::pool::{Backlog, Time, WorkerState};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// After this many ticks that found nothing the period grows fourfold.

@@ -11,7 +11,8 @@ pub(crate) use real::{give_back, pool_by_id, unused_pool};
 #[cfg(not(any(loom, shuttle)))]
 mod real {
     use crate::pool::RtPool;
-    use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+    use crate::shim::leaf::{Mutex, MutexGuard, PoisonError};
+    use std::sync::OnceLock;
 
     const SEGMENT: usize = 64;
     const SEGMENTS: usize = (cmwq_policy::word::NO_POOL as usize).div_ceil(SEGMENT);

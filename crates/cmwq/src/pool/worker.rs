@@ -7,12 +7,13 @@ use crate::current::{self, WorkerContext};
 use crate::detect::{Evidence, PlaceWords};
 use crate::item::{ItemPtr, VTable};
 use crate::runtime::RtInner;
+use crate::shim::leaf::{Mutex, PoisonError};
 use crate::sys::cpu;
 use crate::sys::parker::Parker;
 use cmwq_policy::pool::{BirthReason, Here, Next, Taken, Time};
 use cmwq_topology::CpuSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// What others may touch of a worker.
 #[repr(align(128))]

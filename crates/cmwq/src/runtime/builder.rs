@@ -105,13 +105,13 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Called on each worker thread before its first item.
+    /// Called on each worker thread before its first item. A panic of it ends there and is kept as a warning.
     pub fn on_thread_start(mut self, f: impl Fn() + Send + Sync + 'static) -> Self {
         self.hooks.start = Some(Arc::new(f));
         self
     }
 
-    /// Called on each worker thread after its last item.
+    /// Called on each worker thread after its last item. A panic of it ends there and is kept as a warning.
     pub fn on_thread_stop(mut self, f: impl Fn() + Send + Sync + 'static) -> Self {
         self.hooks.stop = Some(Arc::new(f));
         self

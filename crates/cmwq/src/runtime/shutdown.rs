@@ -59,7 +59,7 @@ impl Runtime {
         self.drain_all(None).map(|_| ())
     }
 
-    /// As [`shutdown`](Self::shutdown), at most for `timeout`.
+    /// As [`shutdown`](Self::shutdown), at most for `timeout`. Blocks.
     ///
     /// # Errors
     /// `Ok(Err(..))` with what is left when the time was over; `Err(..)` as for `shutdown`.
@@ -111,7 +111,8 @@ impl Runtime {
     }
 
     /// Holds all freezable queues back: what is active finishes, nothing new starts, queueing goes on. New freezable queues
-    /// are born frozen. May be called again without effect.
+    /// are born frozen. May be called again without effect. Does not wait for what is active: see
+    /// [`freeze_busy`](Self::freeze_busy). O(queues and their pools).
     pub fn freeze(&self) {
         self.set_frozen(true);
     }

@@ -30,8 +30,9 @@
 
 mod line;
 
+use crate::shim::leaf::{Mutex, PoisonError};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use line::{Calibrator, Line, Outcome, Reading};

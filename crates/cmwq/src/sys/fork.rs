@@ -12,9 +12,9 @@
 //!
 //! A child that makes a runtime of its own gets a new mark ([`ForkStamp::new`]); the inherited runtime stays stale for ever.
 
+use crate::shim::leaf::{Mutex, PoisonError};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// How forks are noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

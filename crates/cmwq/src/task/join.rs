@@ -15,7 +15,11 @@ use std::time::{Duration, Instant};
 
 /// Waits for a spawned closure and gives its result. Dropping it detaches: the closure runs all the same.
 ///
-/// A handle is also a [`Future`]. It may be joined, awaited and dropped on any thread.
+/// A handle is also a [`Future`]. It may be joined, awaited and dropped on any thread. Polling never blocks; the waker that was
+/// given last is called once.
+///
+/// A panic of the closure goes to the handle if it exists at that moment; a handle that is then dropped unread drops the panic
+/// with it.
 #[must_use = "dropping the handle detaches the closure; say so with `drop` or `.detach()`"]
 pub struct JoinHandle<T> {
     inner: Inner<T>,
@@ -93,7 +97,8 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// As [`join`](Self::join), at most for `timeout`: then the handle comes back.
+    /// As [`join`](Self::join), at most for `timeout`: then the handle comes back. Blocks. A closure that the caller has begun to
+    /// run itself is run to its end, however long that takes.
     ///
     /// # Errors
     /// As for `join`, inside.
@@ -118,7 +123,8 @@ impl<T> JoinHandle<T> {
     }
 
     /// Takes the closure out of its queue if it has not started: then it never runs, what it captured is dropped here, and the
-    /// handle resolves to [`JoinError::Cancelled`]. True if so; false if it runs or is over. Does not wait for the closure.
+    /// handle resolves to [`JoinError::Cancelled`]. True if so; false if it runs or is over, or in a forked child. Does not wait
+    /// for the closure, nor for its captured values longer than their drop takes.
     pub fn cancel(&self) -> bool {
         let Inner::Task(t) = &self.inner else {
             return false;

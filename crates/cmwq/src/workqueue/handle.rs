@@ -207,7 +207,9 @@ impl Workqueue {
         })
     }
 
-    /// Runs `f` with a [`Scope`] whose closures may borrow from the caller's stack, and returns when all of them are over.
+    /// Runs `f` with a [`Scope`] whose closures may borrow from the caller's stack, and returns when all of them are over. Blocks.
+    /// From an item of this very queue it lends the item's permit to the closures meanwhile; if the queue is ordered, see
+    /// [`Scope::spawn`].
     ///
     /// # Panics
     /// If `f` panics, or if a closure panicked whose handle was not joined: after all are over.
@@ -305,7 +307,7 @@ impl Workqueue {
         self.inner().close();
     }
 
-    /// Runs `f` once on every usable CPU, through this queue, and waits for all. Per-CPU queues run each call on its CPU;
+    /// Runs `f` once on every usable CPU, through this queue, and waits for all. Blocks. O(CPUs). Per-CPU queues run each call on its CPU;
     /// others in the pool that the CPU leads to.
     ///
     /// # Errors
@@ -334,7 +336,7 @@ impl Workqueue {
 
     // ---- settings ----
 
-    /// Sets `max_active`, clamped to 1..=2048; returns what is in force. Raised: held-back items start at once, in order.
+    /// Sets `max_active`, clamped to 1..=2048; returns what is in force. O(pools used by the queue). Raised: held-back items start at once, in order.
     /// Lowered: what is active stays so. `min_active` is lowered with it and stays there.
     ///
     /// # Errors
@@ -358,7 +360,7 @@ impl Workqueue {
     }
 
     /// Applies attributes while items flow: everything or nothing. Queued items stay where they are and still run; new ones
-    /// go to the new pools. An ordered queue keeps its order across the change.
+    /// go to the new pools. An ordered queue keeps its order across the change. Does not wait for anything. O(CPUs).
     ///
     /// # Errors
     /// [`AttrsError`]; nothing has changed.

@@ -60,6 +60,10 @@ impl TimeStats {
 
 /// A queue's numbers at one moment; from [`crate::Workqueue::stats`]. Counters only ever grow, across changes of settings
 /// too (the kernel's restart when a pwq is replaced).
+///
+/// The numbers are those of one moment a pool, and exact after a [`flush`](crate::Workqueue::flush): a worker counts what it has
+/// finished when it next takes its pool's lock, so right after a `join` the joined item may not be counted as completed yet. A
+/// panic is counted before anybody can learn that the item is over.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Stats {

@@ -4,8 +4,8 @@
 use cmwq::{Runtime, RuntimeBuilder, Topology};
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,7 @@ pub(crate) fn eventually(what: &str, f: impl Fn() -> bool) {
 /// Shut until opened; items wait at it, announced as blocking.
 #[derive(Default)]
 pub(crate) struct Gate {
-    open: Mutex<bool>,
-    bell: Condvar,
+    open: AtomicBool,
     waiting: AtomicUsize,
 }
 
@@ -65,8 +64,7 @@ impl Gate {
     }
 
     pub(crate) fn open(&self) {
-        *self.open.lock().unwrap() = true;
-        self.bell.notify_all();
+        self.open.store(true, Ordering::SeqCst);
     }
 
     /// Waits at the gate as a thread that blocks and says so.
@@ -77,12 +75,9 @@ impl Gate {
     /// Waits at the gate without telling the pool.
     pub(crate) fn pass_silently(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut open = self.open.lock().unwrap();
-        while !*open {
-            let (guard, timeout) = self.bell.wait_timeout(open, PATIENCE).unwrap();
-            assert!(!timeout.timed_out(), "nobody opened the gate");
-            open = guard;
-        }
+        eventually("somebody opens the gate", || {
+            self.open.load(Ordering::SeqCst)
+        });
     }
 
     /// How many came to the gate so far.
@@ -93,6 +88,61 @@ impl Gate {
     /// Waits until `n` have come.
     pub(crate) fn await_arrivals(&self, n: usize) {
         eventually("items come to the gate", || self.arrived() >= n);
+    }
+}
+
+#[cfg(tsan)]
+#[allow(unused_imports, reason = "as above")]
+pub(crate) use lock::Lock;
+/// A mutex that the thread sanitizer understands, without sleeping; `std`'s where that does not matter.
+#[cfg(not(tsan))]
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use std::sync::Mutex as Lock;
+
+#[cfg(tsan)]
+mod lock {
+    use std::cell::UnsafeCell;
+    use std::sync::LockResult;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[derive(Default)]
+    pub(crate) struct Lock<T>(AtomicBool, UnsafeCell<T>);
+    // SAFETY: one holder at a time.
+    unsafe impl<T: Send> Sync for Lock<T> {}
+    pub(crate) struct Held<'a, T>(&'a Lock<T>);
+
+    impl<T> Lock<T> {
+        pub(crate) fn new(value: T) -> Lock<T> {
+            Lock(AtomicBool::new(false), UnsafeCell::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> LockResult<Held<'_, T>> {
+            while self.0.swap(true, Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            Ok(Held(self))
+        }
+    }
+
+    impl<T> std::ops::Deref for Held<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            // SAFETY: held.
+            unsafe { &*self.0.1.get() }
+        }
+    }
+
+    impl<T> std::ops::DerefMut for Held<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: held.
+            unsafe { &mut *self.0.1.get() }
+        }
+    }
+
+    impl<T> Drop for Held<'_, T> {
+        fn drop(&mut self) {
+            self.0.0.store(false, Ordering::Release);
+        }
     }
 }
 
