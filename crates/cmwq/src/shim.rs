@@ -66,10 +66,10 @@ pub(crate) mod sync {
 /// As [`sync`], for locks under which no other lock is taken and that may lie in a `static`: real ones in a model, too.
 pub(crate) mod leaf {
     #[cfg(tsan)]
-    pub(crate) use super::tsan::{Mutex, MutexGuard};
+    pub(crate) use super::tsan::{Mutex, MutexGuard, OnceLock};
     pub(crate) use std::sync::PoisonError;
     #[cfg(not(tsan))]
-    pub(crate) use std::sync::{Mutex, MutexGuard};
+    pub(crate) use std::sync::{Mutex, MutexGuard, OnceLock};
 }
 
 #[cfg(tsan)]

@@ -7,9 +7,9 @@ use super::confirm::Noted;
 use super::report::{HogReport, Report};
 use crate::pool::{RtPool, link_of};
 use crate::runtime::RtInner;
+use crate::shim::leaf::OnceLock;
 use crate::sys::cpu;
 use cmwq_policy::pool::{HogVerdict, WorkerState};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -34,12 +34,13 @@ pub(crate) use watch::{PoolWatch, Watched};
 
 use crate::pool::RtPool;
 use crate::runtime::RtInner;
+use crate::shim::leaf::OnceLock;
 use crate::shim::leaf::{Mutex, MutexGuard, PoisonError};
 use crate::sys::{SysError, cpu, perf};
 use cmwq_policy::pool::{Time, WorkerId};
 use sentinel::{Bell, Sentinel};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What a runtime has of all this.

@@ -6,13 +6,14 @@
 //! worker is really blocked ([`super::confirm`]) and goes back to sleep if not. The folder's README lists what must hold.
 
 use crate::pool::RtPool;
+use crate::shim::leaf::OnceLock;
 use crate::shim::leaf::{Mutex, PoisonError};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::parker::Parker;
 use crate::sys::{cpu, sched};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Pools that one sentinel looks after; those beyond have the tick.

@@ -11,8 +11,8 @@ pub(crate) use real::{give_back, pool_by_id, unused_pool};
 #[cfg(not(any(loom, shuttle)))]
 mod real {
     use crate::pool::RtPool;
+    use crate::shim::leaf::OnceLock;
     use crate::shim::leaf::{Mutex, MutexGuard, PoisonError};
-    use std::sync::OnceLock;
 
     const SEGMENT: usize = 64;
     const SEGMENTS: usize = (cmwq_policy::word::NO_POOL as usize).div_ceil(SEGMENT);

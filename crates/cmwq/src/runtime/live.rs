@@ -15,6 +15,7 @@
 
 use super::placing::{expected, mask_of, mask_words};
 use super::{Machine, RtInner};
+use crate::shim::leaf::OnceLock;
 use crate::shim::leaf::{Mutex, PoisonError};
 use crate::sys::sleeper::Sleeper;
 use crate::sys::thread::ThreadSpec;
@@ -23,7 +24,7 @@ use crate::sys::{clock::monotonic, cpu};
 use cmwq_topology::{CpuSet, ProcessCpus, Topology};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How often it looks while items run.

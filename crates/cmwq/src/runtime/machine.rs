@@ -1,11 +1,12 @@
 //! What the runtime knows of the machine: CPUs it may use, nodes, pods per scope.
 
 use crate::pool::PoolKey;
+use crate::shim::leaf::OnceLock;
 use cmwq_topology::masks;
 use cmwq_topology::{
     AffinityScope, CpuSet, DEFAULT_CACHE_SHARD_SIZE, Distances, Pods, ProcessCpus, Topology,
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// One state of the machine; replaced as a whole when CPUs or masks change.
 #[derive(Debug)]

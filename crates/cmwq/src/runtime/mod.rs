@@ -42,6 +42,7 @@ use crate::current;
 use crate::detect::{Detect, DetectorStatus, Report, ThreadCounts};
 use crate::error::{BuildError, WaitError, drop_payload, quietly};
 use crate::pool::{PoolKey, RtPool, Spawner};
+use crate::shim::leaf::OnceLock;
 use crate::shim::sync::{Mutex, PoisonError};
 use crate::sys::clock::Clock;
 use crate::sys::cpu;
@@ -55,7 +56,7 @@ use arc_swap::ArcSwap;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Where a runtime's time comes from.

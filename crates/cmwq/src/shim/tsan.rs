@@ -1,7 +1,7 @@
-//! A mutex that the thread sanitizer sees through. The standard library comes compiled without instrumentation, so what orders
+//! Locks that the thread sanitizer sees through. The standard library comes compiled without instrumentation, so what orders
 //! two holders of a contended `std` mutex is invisible to it, and it would report every access under one as a race.
 //!
-//! Only for `--cfg tsan`: it lets others run instead of sleeping.
+//! The same goes for the cell that is written once. Only for `--cfg tsan`: it lets others run instead of sleeping.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -73,5 +73,79 @@ impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         // Ordering: Release pairs with the Acquire of `lock`.
         self.0.locked.store(false, Ordering::Release);
+    }
+}
+
+/// A cell that is written once.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    ready: AtomicBool,
+    writing: Mutex<()>,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: written once under the lock, before `ready` is set; only read after.
+unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for OnceLock<T> {}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Clone> Clone for OnceLock<T> {
+    fn clone(&self) -> Self {
+        let clone = Self::new();
+        if let Some(v) = self.get() {
+            clone.get_or_init(|| v.clone());
+        }
+        clone
+    }
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            ready: AtomicBool::new(false),
+            writing: Mutex::new(()),
+            value: UnsafeCell::new(None),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        // Ordering: Acquire pairs with the Release of `get_or_init`.
+        if !self.ready.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: not written any more.
+        unsafe { (*self.value.get()).as_ref() }
+    }
+
+    pub(crate) fn get_or_init(&self, f: impl FnOnce() -> T) -> &T {
+        if let Some(v) = self.get() {
+            return v;
+        }
+        let _writing = self.writing.lock();
+        if self.get().is_none() {
+            let v = f();
+            // SAFETY: the lock is held and nobody reads before `ready`.
+            unsafe { *self.value.get() = Some(v) };
+            // Ordering: Release pairs with the Acquire of `get`.
+            self.ready.store(true, Ordering::Release);
+        }
+        self.get().expect("written just now")
+    }
+
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        let mut value = Some(value);
+        self.get_or_init(|| value.take().expect("called once"));
+        value.map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn take(&mut self) -> Option<T> {
+        *self.ready.get_mut() = false;
+        self.value.get_mut().take()
     }
 }

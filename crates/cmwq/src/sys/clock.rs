@@ -30,8 +30,8 @@
 
 mod line;
 
+use crate::shim::leaf::OnceLock;
 use crate::shim::leaf::{Mutex, PoisonError};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 

@@ -28,10 +28,10 @@
 //! `fork` (the kernel leaves such mappings out): in a forked child a ring must be forgotten, neither read nor dropped. After
 //! the last event of the system is closed, the kernel keeps its switch hooks for another second.
 
+use crate::shim::leaf::OnceLock;
 use std::fmt;
 use std::mem;
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;

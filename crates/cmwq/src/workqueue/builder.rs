@@ -6,14 +6,15 @@ use super::{Attrs, Released, Workqueue, WorkqueueKind, WqConfig, WqInner, WqStat
 use crate::control::WqRecords;
 use crate::error::BuildError;
 use crate::runtime::{RtInner, Runtime};
+use crate::shim::leaf::OnceLock;
 use crate::shim::sync::Mutex;
 use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
 use cmwq_policy::limits;
 use cmwq_policy::pool::PwqFlags;
 use cmwq_topology::{AffinityScope, CpuSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, OnceLock};
 
 /// How many workers an unbound queue's pools run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -81,7 +81,7 @@ pub(crate) struct WqInner {
     pub(crate) panicked: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) records: WqRecords,
-    rescuer: std::sync::OnceLock<Arc<crate::rescuer::Rescuer>>,
+    rescuer: crate::shim::leaf::OnceLock<Arc<crate::rescuer::Rescuer>>,
 }
 
 /// What the queue's lock guards.

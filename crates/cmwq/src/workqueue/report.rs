@@ -2,6 +2,7 @@
 
 use super::{WorkqueueKind, WqInner};
 use crate::runtime::Machine;
+use crate::shim::leaf::OnceLock;
 use cmwq_control::CpuList;
 use cmwq_control::snapshot::{
     Counters, Detail, NodeLimit, PoolSlot, WorkqueueSnapshot, WqAttrs, WqFlags, WqKind,
@@ -9,7 +10,6 @@ use cmwq_control::snapshot::{
 use cmwq_policy::hist::Histogram;
 use cmwq_policy::pool::PwqCounters;
 use cmwq_topology::{AffinityScope, CpuSet};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 /// A queue's part of a snapshot, to which its pools add theirs.

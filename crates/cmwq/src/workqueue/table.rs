@@ -3,10 +3,11 @@
 use super::{Attrs, PwqLink, WorkqueueKind, WqConfig};
 use crate::pool::PoolKey;
 use crate::runtime::Machine;
+use crate::shim::leaf::OnceLock;
 use cmwq_topology::masks::{self, PoolMap};
 use cmwq_topology::{AffinityScope, CpuSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// Per CPU: index into `links`. Made once per settings; the pwqs in it are made when a CPU first uses them.
 pub(crate) struct Table {
