@@ -28,6 +28,10 @@ const STRIKES: u32 = 3;
 const STRIKE_WINDOW_NS: u64 = 50_000_000;
 const FIRST_PAUSE_NS: u64 = 500_000;
 const LONGEST_PAUSE_NS: u64 = 32_000_000;
+/// A runnable sentinel that has not run for this many ticks starves...
+const STARVED_TICKS: u32 = 3;
+/// ...and stays away for this long.
+const STARVED_PAUSE_NS: u64 = 100_000_000;
 /// Its CPU time for wake-ups that found nothing: at most 1 in this many of the time that passes...
 const IDLE_SHARE: u64 = 100;
 /// ...on top of this much.
@@ -41,6 +45,13 @@ pub(crate) struct Sentinel {
     stop: AtomicBool,
     /// It sleeps off a pause: do not wake it.
     pausing: AtomicBool,
+    /// It was let run elsewhere: because nobody needs it now, or because it starved.
+    aside: AtomicBool,
+    starved: AtomicBool,
+    /// How often it came round; and what the service saw of that, and since how many ticks.
+    beats: AtomicU32,
+    seen_beats: AtomicU32,
+    still: AtomicU32,
     pools: [AtomicPtr<RtPool>; POOLS],
     service: Arc<Bell>,
     pub(super) runs: AtomicU64,
@@ -104,6 +115,11 @@ impl Sentinel {
             tid: AtomicI32::new(0),
             stop: AtomicBool::new(false),
             pausing: AtomicBool::new(false),
+            aside: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
+            beats: AtomicU32::new(0),
+            seen_beats: AtomicU32::new(0),
+            still: AtomicU32::new(0),
             pools: [const { AtomicPtr::new(ptr::null_mut()) }; POOLS],
             service,
             runs: AtomicU64::new(0),
@@ -168,11 +184,58 @@ impl Sentinel {
         false
     }
 
-    /// Takes a pool out.
+    /// Takes a pool out. Without any it may run anywhere, so that whoever must wait for all threads of the process (`setuid`, an
+    /// exit) does not wait for a busy CPU.
     pub(super) fn unwatch(&self, pool: &'static RtPool) {
         let p = ptr::from_ref(pool).cast_mut();
         for slot in &self.pools {
             let _ = slot.compare_exchange(p, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+        if self
+            .pools
+            .iter()
+            .all(|s| s.load(Ordering::Relaxed).is_null())
+        {
+            self.step_aside();
+        }
+    }
+
+    /// The service looks whether it gets the CPU at all. If not, for some ticks, it is let run elsewhere and stays away for a
+    /// while: where others keep the CPU busy it is of no use.
+    pub(super) fn look_after(&self) {
+        let beats = self.beats.load(Ordering::Relaxed);
+        let moves = self.seen_beats.swap(beats, Ordering::Relaxed) != beats;
+        if moves || !self.is_in_force() || self.parker.is_parked() {
+            self.still.store(0, Ordering::Relaxed);
+            return;
+        }
+        if self.still.fetch_add(1, Ordering::Relaxed) + 1 >= STARVED_TICKS {
+            self.still.store(0, Ordering::Relaxed);
+            self.starved.store(true, Ordering::Relaxed);
+            self.step_aside();
+        }
+    }
+
+    /// Lets the thread run on other CPUs; see [`let_go`](Self::let_go) for why which.
+    fn step_aside(&self) {
+        let tid = self.tid.load(Ordering::Relaxed);
+        if tid == 0 || !self.is_in_force() {
+            return;
+        }
+        // Ordering: Release pairs with the Acquire of `watch_cpu`; before the mask changes, so that it pins itself again.
+        self.aside.store(true, Ordering::Release);
+        self.widen(tid);
+    }
+
+    fn widen(&self, tid: i32) {
+        let mut mask = [u64::MAX; cpu::MAX_MASK_WORDS];
+        if !self.parker.is_parked()
+            && let Some(word) = mask.get_mut(self.cpu as usize / 64)
+        {
+            *word &= !(1 << (self.cpu % 64));
+        }
+        if cpu::set_affinity(tid, &mask).is_err() {
+            let _ = sched::unpin(tid);
         }
     }
 
@@ -195,14 +258,24 @@ impl Sentinel {
         now + Duration::from_nanos(self.cpu_before.load(Ordering::Relaxed))
     }
 
-    /// Ends the thread. Does not wait; lets it run elsewhere first, see [`release`].
+    /// Ends the thread. Does not wait; lets it run elsewhere first, see [`let_go`](Self::let_go).
     pub(super) fn end(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let tid = self.tid.load(Ordering::Relaxed);
-        if tid != 0 {
-            release(tid, self.cpu);
-        }
+        // Ordering: SeqCst, with the check in `main`.
+        self.stop.store(true, Ordering::SeqCst);
+        self.let_go();
         self.parker.unpark();
+    }
+
+    /// Lets the thread run where it can, so that nobody waits long for it: back in the ordinary class where that is permitted,
+    /// and on other CPUs. If it sleeps it may wake up anywhere; if it is runnable, and starves perhaps, a mask without its CPU
+    /// moves it at once, while one that merely adds CPUs leaves it where it is.
+    fn let_go(&self) {
+        let tid = self.tid.load(Ordering::Relaxed);
+        if tid == 0 {
+            return;
+        }
+        let _ = cpu::set_policy(tid, cpu::Policy::Other);
+        self.widen(tid);
     }
 
     /// Ends the thread for now; it is made again when it is needed.
@@ -215,25 +288,40 @@ impl Sentinel {
     /// The thread's body.
     pub(super) fn main(&'static self) {
         let tid = cpu::gettid();
-        // While it is an ordinary thread it moves at once; afterwards that could take long.
-        let ready = sched::pin(0, self.cpu)
-            .and_then(|()| sched::enter_idle_class())
-            .map_err(|e| e.to_string());
-        if let Err(e) = ready {
-            refusals().push(e);
-            // Not in the idle class it would compete with those whom it watches.
-            self.state.store(REFUSED, Ordering::Relaxed);
-            return;
-        }
+        // Known to those who must let it run before it can starve: as an ordinary thread it runs soon, and it moves at once.
         self.tid.store(tid, Ordering::Relaxed);
-        at_exit(tid, self.cpu);
+        at_exit(self);
+        let ready = sched::pin(0, self.cpu).and_then(|()| {
+            // Whoever lets sentinels run sets this first: either it is seen here, or the mask is widened after the pinning.
+            // Ordering: SeqCst, with the stores in `release_all` and `end`.
+            if EXITING.load(Ordering::SeqCst) || self.stop.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
+            sched::enter_idle_class().map(|()| true)
+        });
+        match ready {
+            Ok(true) => {}
+            Ok(false) => return self.over(),
+            Err(e) => {
+                refusals().push(e.to_string());
+                self.over();
+                // Not in the idle class it would compete with those whom it watches.
+                self.state.store(REFUSED, Ordering::Relaxed);
+                return;
+            }
+        }
         self.state.store(IN_FORCE, Ordering::Relaxed);
         self.watch_cpu();
+        self.over();
+    }
+
+    /// The thread ends.
+    fn over(&self) {
         let used = cpu::own_cpu_time().unwrap_or_default();
         self.cpu_before
             .fetch_add(used.as_nanos() as u64, Ordering::Relaxed);
         self.tid.store(0, Ordering::Relaxed);
-        forget_at_exit(tid);
+        forget_at_exit(self);
         self.stop.store(false, Ordering::Relaxed);
         self.state.store(OVER, Ordering::Relaxed);
     }
@@ -246,6 +334,12 @@ impl Sentinel {
                 self.parker.park();
                 continue;
             };
+            self.beats.fetch_add(1, Ordering::Relaxed);
+            // Ordering: Acquire pairs with the Release of `step_aside`.
+            if self.aside.load(Ordering::Acquire) {
+                self.come_back();
+                continue;
+            }
             if pool.watch.is_coming() && !self.is_late(pool) {
                 continue;
             }
@@ -263,6 +357,23 @@ impl Sentinel {
         }
     }
 
+    /// It runs somewhere, not necessarily on its CPU: back there, after a while if it had starved.
+    fn come_back(&self) {
+        if self.starved.swap(false, Ordering::Relaxed) {
+            self.pauses.fetch_add(1, Ordering::Relaxed);
+            self.pausing.store(true, Ordering::Relaxed);
+            self.parker
+                .park_timeout(Duration::from_nanos(STARVED_PAUSE_NS));
+            self.pausing.store(false, Ordering::Relaxed);
+            return;
+        }
+        self.aside.store(false, Ordering::Relaxed);
+        if sched::pin(0, self.cpu).is_err() {
+            // The CPU is gone, or out of the cpuset: the tick remains.
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the worker that is on its way does not come within its patience.
     fn is_late(&self, pool: &RtPool) -> bool {
         let until = monotonic_ns() + cmwq_policy::pool::WAKE_PATIENCE_NS;
@@ -270,7 +381,7 @@ impl Sentinel {
             if monotonic_ns() >= until {
                 return true;
             }
-            sched::yield_now();
+            pause();
         }
         false
     }
@@ -298,12 +409,20 @@ impl Sentinel {
         // Usually it has preempted us within the call, and we are back because this CPU has nothing else to do.
         let until = monotonic_ns() + ANSWER_NS;
         while pool.watch.answers().0 == answers && !self.stop.load(Ordering::Relaxed) {
-            sched::yield_now();
+            pause();
             if monotonic_ns() >= until {
                 break;
             }
         }
         pool.watch.answers().1 != found
+    }
+}
+
+/// Lets some time pass. Spinning: on a CPU where an idle-class thread runs nobody else wants to, and whoever does preempts it.
+/// (Each `sched_yield` would put its next turn beside ordinary threads off by a whole slice at its weight, about a second.)
+fn pause() {
+    for _ in 0..20 {
+        std::hint::spin_loop();
     }
 }
 
@@ -365,20 +484,6 @@ fn own_cpu() -> u64 {
     cpu::own_cpu_time().map_or(0, |t| t.as_nanos() as u64)
 }
 
-/// Lets an idle-class thread run where it can, so that nobody waits long for it: back in the ordinary class where that is
-/// permitted, and off the CPU that it was pinned to if there are others. (A mask without that CPU moves a runnable thread at
-/// once; one that merely adds CPUs leaves it where it starves.)
-fn release(tid: i32, from: u32) {
-    let _ = cpu::set_policy(tid, cpu::Policy::Other);
-    let mut mask = vec![u64::MAX; cpu::MAX_MASK_WORDS];
-    if let Some(word) = mask.get_mut(from as usize / 64) {
-        *word &= !(1 << (from % 64));
-    }
-    if cpu::set_affinity(tid, &mask).is_err() {
-        let _ = sched::unpin(tid);
-    }
-}
-
 /// Reasons for which sentinels could not be, at most a few.
 struct Refusals(Mutex<Vec<String>>);
 
@@ -406,25 +511,27 @@ pub(super) fn refusal() -> Option<String> {
         .cloned()
 }
 
-/// Idle-class threads of this process that are pinned, as `tid << 32 | cpu`: fixed places, so that nothing is locked when the
-/// process exits.
-static PINNED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// Sentinels with threads: fixed places, so that nothing is locked when the process exits.
+static PINNED: [AtomicPtr<Sentinel>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
 /// The process whose threads these are: a forked child leaves its parent's alone.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The process ends.
+static EXITING: AtomicBool = AtomicBool::new(false);
 
 /// Has the thread released when the process exits: the process is not gone before its last thread has run once more.
-fn at_exit(tid: i32, cpu: u32) {
+fn at_exit(s: &'static Sentinel) {
     static REGISTERED: OnceLock<()> = OnceLock::new();
     REGISTERED.get_or_init(|| {
         OWNER.store(std::process::id(), Ordering::Relaxed);
         // SAFETY: the handler makes system calls on a static table only. If it cannot be registered, an exit beside busy
         // threads may take longer; nothing else is lost.
-        unsafe { libc::atexit(release_all) };
+        unsafe { libc::atexit(let_all_go) };
     });
-    let entry = u64::from(tid.cast_unsigned()) << 32 | u64::from(cpu);
+    let p = ptr::from_ref(s).cast_mut();
     for slot in &PINNED {
+        // Ordering: Release pairs with the Acquire of `let_all_go`: its thread id is in place.
         if slot
-            .compare_exchange(0, entry, Ordering::Relaxed, Ordering::Relaxed)
+            .compare_exchange(ptr::null_mut(), p, Ordering::Release, Ordering::Relaxed)
             .is_ok()
         {
             return;
@@ -432,23 +539,24 @@ fn at_exit(tid: i32, cpu: u32) {
     }
 }
 
-fn forget_at_exit(tid: i32) {
+fn forget_at_exit(s: &Sentinel) {
+    let p = ptr::from_ref(s).cast_mut();
     for slot in &PINNED {
-        let e = slot.load(Ordering::Relaxed);
-        if (e >> 32) as u32 == tid.cast_unsigned() {
-            slot.store(0, Ordering::Relaxed);
-        }
+        let _ = slot.compare_exchange(p, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-extern "C" fn release_all() {
+extern "C" fn let_all_go() {
     if OWNER.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
+    // Ordering: SeqCst, with the check in `Sentinel::main`.
+    EXITING.store(true, Ordering::SeqCst);
     for slot in &PINNED {
-        let e = slot.swap(0, Ordering::Relaxed);
-        if e != 0 {
-            release(((e >> 32) as u32).cast_signed(), e as u32);
+        // Ordering: Acquire pairs with the Release of `at_exit`.
+        // SAFETY: null or a sentinel, and those are never given back.
+        if let Some(s) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+            s.let_go();
         }
     }
 }

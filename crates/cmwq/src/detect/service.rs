@@ -55,6 +55,8 @@ struct Armed {
 #[derive(Default)]
 struct Buffers {
     noted: Vec<confirm::Noted>,
+    /// Ticks since the service was last woken by somebody.
+    since_called: u32,
 }
 
 impl Detect {
@@ -128,6 +130,20 @@ impl Detect {
 
     /// One round over the pools on the list. How long until the next one; none if there is nothing to wait for.
     fn tick(&self, rt: &Arc<RtInner>, buffers: &mut Buffers) -> Option<Duration> {
+        let again = self.tick_once(rt, buffers)?;
+        // Called just now: what blocks then does so soon, before sentinels are there or in place of those that starve.
+        let hurry = [4, 4, 2].get(buffers.since_called as usize).copied();
+        buffers.since_called = buffers.since_called.saturating_add(1);
+        match hurry {
+            Some(part) if again <= 4 * self.switches.period => {
+                self.bell.dozing.store(false, Ordering::Relaxed);
+                Some(again.min(self.switches.period / part))
+            }
+            _ => Some(again),
+        }
+    }
+
+    fn tick_once(&self, rt: &Arc<RtInner>, buffers: &mut Buffers) -> Option<Duration> {
         let mut armed = {
             let mut state = self.lock();
             if std::mem::replace(&mut state.ticking, true) {
@@ -152,6 +168,7 @@ impl Detect {
             }
         });
         if busy {
+            self.sentinels().iter().for_each(|s| s.look_after());
             self.counts.ticks.fetch_add(1, Ordering::Relaxed);
             Clock::maintain();
         }
@@ -412,11 +429,18 @@ pub(crate) fn service_main(weak: &Weak<RtInner>, bell: &Bell) {
         let sleep = detect.tick(&rt, &mut b);
         drop(b);
         drop(rt);
-        match sleep {
-            Some(d) => {
-                bell.parker.park_timeout(d);
+        let called = match sleep {
+            Some(d) => bell.parker.park_timeout(d),
+            None => {
+                bell.parker.park();
+                true
             }
-            None => bell.parker.park(),
+        };
+        if called {
+            buffers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .since_called = 0;
         }
         bell.dozing.store(false, Ordering::Relaxed);
     }
