@@ -98,6 +98,16 @@ impl Detect {
         Means::Clock
     }
 
+    /// A worker begins: where records are kept its ring is opened now, since what happened before that is not in it. 10-60 us.
+    pub(crate) fn prepare(&self, w: &WorkerShared) {
+        if self.use_records() {
+            let mut means = w.evidence.lock();
+            if matches!(*means, Means::Untried) {
+                *means = self.open(w.tid.load(Ordering::Relaxed));
+            }
+        }
+    }
+
     /// What the worker does now, and on which CPU if that is known. `start`: the stamp of its item.
     fn state_of(&self, w: &WorkerShared, start: Time, now: Time) -> (ThreadState, Option<u32>) {
         let tid = w.tid.load(Ordering::Relaxed);
@@ -111,7 +121,13 @@ impl Detect {
         match &*means {
             Means::Ring(ring) => {
                 self.counts.ring_looks.fetch_add(1, Ordering::Relaxed);
-                (ring.state(), None)
+                match ring.state() {
+                    // No switch since the ring was opened: the thread may have blocked before that.
+                    ThreadState::Unknown if self.use_proc() => ThreadStat::open(tid)
+                        .and_then(|s| s.read())
+                        .map_or((ThreadState::Unknown, None), |l| (l.state, l.cpu)),
+                    state => (state, None),
+                }
             }
             Means::Stat(stat) => {
                 self.counts.proc_looks.fetch_add(1, Ordering::Relaxed);

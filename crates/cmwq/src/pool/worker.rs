@@ -236,6 +236,7 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthRe
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
         unreachable!("a pool that asked for a worker stays until it came or failed")
     };
+    rt.detect.prepare(&shared);
     let placed_for = rt.place_worker_of(pool, &shared);
     let now = rt.time.now();
     let (id, own) = pool.inspect(|inner| {
