@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a machine that is ten times overbooked.
@@ -56,6 +57,7 @@ pub(crate) fn eventually(what: &str, f: impl Fn() -> bool) {
 pub(crate) struct Gate {
     open: AtomicBool,
     waiting: AtomicUsize,
+    sleepers: Lock<Vec<Thread>>,
 }
 
 impl Gate {
@@ -65,6 +67,9 @@ impl Gate {
 
     pub(crate) fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
+        for sleeper in self.sleepers.lock().unwrap().drain(..) {
+            sleeper.unpark();
+        }
     }
 
     /// Waits at the gate as a thread that blocks and says so.
@@ -75,9 +80,12 @@ impl Gate {
     /// Waits at the gate without telling the pool.
     pub(crate) fn pass_silently(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        eventually("somebody opens the gate", || {
-            self.open.load(Ordering::SeqCst)
-        });
+        let began = Instant::now();
+        self.sleepers.lock().unwrap().push(std::thread::current());
+        while !self.open.load(Ordering::SeqCst) {
+            assert!(began.elapsed() < PATIENCE, "nobody opened the gate");
+            std::thread::park_timeout(PATIENCE);
+        }
     }
 
     /// How many came to the gate so far.
@@ -237,6 +245,13 @@ pub(crate) fn threads_named(prefix: &str) -> usize {
         .filter_map(|t| std::fs::read_to_string(t.ok()?.path().join("comm")).ok())
         .filter(|name| name.starts_with(prefix))
         .count()
+}
+
+/// How long the calling thread was ready to run and did not, since it began; zero where the kernel does not say.
+pub(crate) fn waited_for_a_cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let ns = stat.split_whitespace().nth(1).and_then(|s| s.parse().ok());
+    Duration::from_nanos(ns.unwrap_or(0))
 }
 
 /// A number that grows, for counting in closures.
