@@ -1,7 +1,5 @@
 //! The full-screen view of the real command in a pseudo-terminal, looking at a real program.
 
-#[path = "../../control/tests/fake/mod.rs"]
-mod fake;
 #[path = "support/fake_program.rs"]
 mod fake_program;
 mod support;

@@ -1,7 +1,5 @@
 //! Clients that mean harm, or are broken, do none: the invariants P1 to P4 of the protocol's README.
 
-mod fake;
-
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -13,18 +11,19 @@ use cmwq_control::client::{Client, ClientError};
 use cmwq_control::protocol::{MAX_REQUEST, Request, encode};
 use cmwq_control::server::{Server, ServerBuilder};
 use cmwq_control::snapshot::{Detail, ProcessInfo, Snapshot, WqKind};
+use cmwq_control::testing::Fake;
 use cmwq_control::{Process, Target};
 use proptest::prelude::*;
 
 struct Served {
     _dir: tempfile::TempDir,
-    fake: fake::Fake,
+    fake: Fake,
     server: Server,
 }
 
 fn served() -> Served {
     let dir = private_dir();
-    let fake = fake::Fake::new("victim");
+    let fake = Fake::new("victim");
     fake.queue("q", WqKind::Unbound, 4);
     let server = ServerBuilder::new(fake.process())
         .dir(dir.path())
@@ -253,7 +252,7 @@ fn thousands_of_connections_do_not_lock_out_the_honest() {
 #[test]
 fn idle_clients_make_room_and_busy_servers_say_so() {
     let dir = private_dir();
-    let fake = fake::Fake::new("small");
+    let fake = Fake::new("small");
     let server = ServerBuilder::new(fake.process())
         .dir(dir.path())
         .max_clients(2)

@@ -542,7 +542,7 @@ fn cpu_view(rt: &RtInner, machine: &Machine) -> CpuView {
     let list = |set: &Option<CpuSet>| set.as_ref().map_or_else(CpuList::default, CpuList::from);
     CpuView {
         usable: CpuList::from(&machine.usable),
-        affinity_at_start: list(&machine.affinity),
+        affinity_at_start: list(&rt.affinity_at_start),
         cpuset: list(&machine.process.cpuset),
         quota: machine.process.quota.as_ref().map(|q| Quota {
             cpus: q.cpus(),

@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 
 use cmwq_control::advise::human_ns;
-use cmwq_control::snapshot::{ItemList, ItemSnapshot, Snapshot, WorkerRole, WorkqueueSnapshot};
+use cmwq_control::snapshot::{
+    ItemList, ItemSnapshot, Snapshot, WorkerRole, WorkerSnapshot, WorkqueueSnapshot,
+};
 
 use super::heading;
 
@@ -51,6 +53,40 @@ pub(super) fn write(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
         if q.delayed > 0 {
             writeln!(out, "    delayed: {}", q.delayed)?;
         }
+    }
+    busy_pools(out, s)
+}
+
+/// The pools with busy workers, as the kernel lists them: the age of the first item that waits, workers, who is idle.
+fn busy_pools(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
+    let is_idle = |w: &&WorkerSnapshot| w.func.is_empty() && w.tid != 0;
+    for p in &s.pools {
+        if !p.worker_list.iter().any(|w| !w.func.is_empty()) {
+            continue;
+        }
+        let node = p.node.map_or_else(String::new, |n| format!(" node={n}"));
+        let hung = p.oldest_ns.unwrap_or(0) / 1_000_000_000;
+        let manager = if p.flags & 2 != 0 {
+            " manager at work"
+        } else {
+            ""
+        };
+        let idle: Vec<String> = p
+            .worker_list
+            .iter()
+            .filter(is_idle)
+            .map(|w| w.tid.to_string())
+            .collect();
+        let idle = if idle.is_empty() {
+            String::new()
+        } else {
+            format!(" idle: {}", idle.join(" "))
+        };
+        writeln!(
+            out,
+            "pool {}: cpus={}{node} nice={} hung={hung}s workers={}{manager}{idle}",
+            p.id, p.pod_cpus, p.nice, p.workers
+        )?;
     }
     Ok(())
 }
