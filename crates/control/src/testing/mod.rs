@@ -120,6 +120,7 @@ impl Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
+        // Ordering: SeqCst, with the loads of the threads.
         self.0.quit.store(true, Ordering::SeqCst);
         for queue in lock(&self.0.queues).iter() {
             queue.changed.notify_all();

@@ -116,6 +116,7 @@ impl Queue {
         loop {
             let mut state = lock(&self.state);
             let item = loop {
+                // Ordering: SeqCst, with the store where the registry is dropped; nothing depends on the cost.
                 if self.registry.quit.load(Ordering::SeqCst) {
                     return;
                 }
