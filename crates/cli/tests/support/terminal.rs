@@ -81,7 +81,7 @@ impl Terminal {
 
     /// Until the screen is as wanted.
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let text = self.text();
             if wanted(&text) {
@@ -96,7 +96,7 @@ impl Terminal {
     }
 
     pub(crate) fn end(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
