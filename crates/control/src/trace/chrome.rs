@@ -251,6 +251,10 @@ impl<W: Write> Timeline<'_, W> {
                 self.slice(e.tid, &open, e.ns, "item")
             }
             TraceKind::WorkerBlocked { worker_tid, by } => {
+                // Noticed from outside when the item had just ended, or the item of a queue that was not asked for.
+                if self.items.get(worker_tid).is_none_or(Vec::is_empty) {
+                    return Ok(());
+                }
                 self.unblock(*worker_tid, e.ns)?;
                 let open = Open {
                     name: "blocked".into(),
@@ -478,6 +482,23 @@ mod tests {
                 .any(|e| e["name"] == "thread_name" && e["tid"] == tid && e["args"]["name"] == name)
         };
         assert!(named(1, "main") && named(2, "cmwq/u2") && named(4, "cmwq/u4"));
+    }
+
+    #[test]
+    fn a_block_noticed_too_late_is_not_drawn_over_the_next_item() {
+        let blocked = TraceKind::WorkerBlocked {
+            worker_tid: 2,
+            by: "tick".into(),
+        };
+        let t = timeline(&[
+            at(1_000, 2, start(1)),
+            at(2_000, 2, end(1)),
+            at(2_100, 7, blocked),
+            at(3_000, 2, start(2)),
+            at(4_000, 2, end(2)),
+        ]);
+        assert!(!t.iter().any(|e| e["name"] == "blocked"));
+        assert_eq!(t.iter().filter(|e| e["ph"] == "X").count(), 2);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use cmwq::Workqueue;
-use cmwq_measure::{Against, Bar, Latency, Observation, Relation, Table, table};
+use cmwq_measure::{Against, Bar, Latency, Observation, Relation, Table, table, usage};
 
 use super::crypt::seconds;
 use super::grid::{Common, Sample, check};
@@ -33,9 +33,14 @@ pub(crate) struct Args {
 
 /// Closures spawned before they are waited for.
 const BATCH: u32 = 256;
-/// The figures: nanoseconds an item of a batch, and from a spawn to the end of its join.
+/// The figures: nanoseconds an item of a batch, and from a spawn to the end of its join; the same in CPU time of the whole
+/// program, which other programs on the machine disturb less; CPU time of the thread that answers, per second.
 const ITEM: &str = "spawned_item_ns";
 const ROUND_TRIP: &str = "round_trip_ns";
+const ITEM_CPU: &str = "spawned_item_cpu_ns";
+const ROUND_TRIP_CPU: &str = "round_trip_cpu_ns";
+const SERVING: &str = "serving_us_per_s";
+const TIMES: [&str; 4] = [ITEM, ROUND_TRIP, ITEM_CPU, ROUND_TRIP_CPU];
 /// What watching may cost at most, as a factor of the time without.
 const LIMIT: f64 = 1.01;
 const ALONE: &str = "alone";
@@ -62,6 +67,7 @@ impl Args {
             let _monitor = watched
                 .then(|| Monitor::attach(&place, self.interval))
                 .transpose()?;
+            settle();
             sample(&wq, self.runtime)
         })?;
 
@@ -71,19 +77,31 @@ impl Args {
             .setting("runtime_s", self.runtime.as_secs_f64())
             .setting("interval_s", self.interval.as_secs_f64())
             .setting("batch", BATCH);
-        let mut table = Table::new(["", "spawned item, ns", "round trip, ns", "p99, us"]);
+        let mut table = Table::new([
+            "",
+            "spawned item, ns",
+            "round trip, ns",
+            "its p99, us",
+            "spawned item, CPU ns",
+            "round trip, CPU ns",
+            "serving, CPU us/s",
+        ]);
         for (name, _) in &settings {
             let mut row = measured.row(name);
             let mut cells = vec![name.clone()];
-            for metric in [ITEM, ROUND_TRIP] {
+            for (metric, unit) in TIMES
+                .map(|t| (t, "ns"))
+                .into_iter()
+                .chain([(SERVING, "us/s")])
+            {
                 let spread = measured.spread(name, metric);
-                cells.push(spread.map_or_else(|| "-".into(), |s| table::spread(&s)));
+                cells.push(spread.map_or_else(|| "-".into(), shown));
                 if let Some(s) = spread {
-                    row = row.figure(metric, "ns", s);
+                    row = row.figure(metric, unit, s);
                 }
             }
             let p99 = row.latency_us.and_then(|l| l.p99);
-            cells.push(p99.map_or_else(|| "-".into(), table::number));
+            cells.insert(3, p99.map_or_else(|| "-".into(), table::number));
             if let Some(e) = &row.error {
                 cells = vec![name.clone(), format!("failed: {e}")];
             }
@@ -91,10 +109,10 @@ impl Args {
             document.rows.push(row);
         }
         let mut text = format!(
-            "with and without a monitor that looks every {:?}; medians and spread of {} rounds\n{table}",
+            "with and without a monitor that looks every {:?}; medians of {} rounds, with the least and the most\n{table}",
             self.interval, self.common.rounds
         );
-        for metric in [ITEM, ROUND_TRIP] {
+        for metric in TIMES {
             let bar = Bar::new(
                 "being watched costs less than 1 %",
                 WATCHED,
@@ -147,9 +165,52 @@ impl Drop for Monitor {
     }
 }
 
+/// A median with what lies around it: single rounds may be far off on a machine that does other things.
+fn shown(s: cmwq_measure::Spread) -> String {
+    let number = |v: Option<f64>| v.map_or_else(|| "-".into(), table::number);
+    format!(
+        "{} [{}..{}]",
+        number(s.median),
+        number(s.min),
+        number(s.max)
+    )
+}
+
+/// CPU time of the thread that answers so far, ns; 0 where the system does not say.
+fn serving_ns() -> u64 {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return 0;
+    };
+    let of_thread = |dir: std::path::PathBuf| -> Option<u64> {
+        let name = std::fs::read_to_string(dir.join("comm")).ok()?;
+        let stat = std::fs::read_to_string(dir.join("schedstat")).ok()?;
+        let first = stat.split_whitespace().next()?;
+        (name.trim() == "cmwq-control")
+            .then(|| first.parse().ok())
+            .flatten()
+    };
+    tasks.flatten().filter_map(|t| of_thread(t.path())).sum()
+}
+
+/// Waits, not for long, until the thread that answers has nothing left to do (it may still take leave of the last monitor).
+fn settle() {
+    let mut before = u64::MAX;
+    for _ in 0..50 {
+        let now = serving_ns();
+        if now == before {
+            return;
+        }
+        before = now;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn sample(wq: &Workqueue, runtime: Duration) -> anyhow::Result<Sample> {
     let half = runtime / 2;
     let mut latency = Latency::new();
+    let served = serving_ns();
+    let begun = Instant::now();
+    let cpu = usage::process_cpu_time()?;
     let start = Instant::now();
     let mut items = 0_u64;
     while start.elapsed() < half {
@@ -159,7 +220,10 @@ fn sample(wq: &Workqueue, runtime: Duration) -> anyhow::Result<Sample> {
         wq.flush()?;
         items += u64::from(BATCH);
     }
-    let item_ns = start.elapsed().as_nanos() as f64 / items as f64;
+    let per = |d: Duration, n: u64| d.as_nanos() as f64 / n as f64;
+    let item_ns = per(start.elapsed(), items);
+    let item_cpu_ns = per(usage::process_cpu_time()?.saturating_sub(cpu), items);
+    let cpu = usage::process_cpu_time()?;
     let start = Instant::now();
     let mut trips = 0_u64;
     while start.elapsed() < half {
@@ -171,9 +235,20 @@ fn sample(wq: &Workqueue, runtime: Duration) -> anyhow::Result<Sample> {
         latency.record(one.elapsed());
         trips += 1;
     }
-    let trip_ns = start.elapsed().as_nanos() as f64 / trips as f64;
+    let trip_ns = per(start.elapsed(), trips);
+    let trip_cpu_ns = per(usage::process_cpu_time()?.saturating_sub(cpu), trips);
+    let serving_us = serving_ns().saturating_sub(served) as f64 / 1e3;
     Ok(Sample {
-        figures: Observation::from([(ITEM.to_owned(), item_ns), (ROUND_TRIP.to_owned(), trip_ns)]),
+        figures: Observation::from([
+            (ITEM.to_owned(), item_ns),
+            (ROUND_TRIP.to_owned(), trip_ns),
+            (ITEM_CPU.to_owned(), item_cpu_ns),
+            (ROUND_TRIP_CPU.to_owned(), trip_cpu_ns),
+            (
+                SERVING.to_owned(),
+                serving_us / begun.elapsed().as_secs_f64(),
+            ),
+        ]),
         latency,
     })
 }
