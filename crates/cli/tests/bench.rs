@@ -130,12 +130,15 @@ fn watching_is_measured_with_a_monitor_that_really_looks() {
         "0.1",
         "--json",
     ]);
-    assert_eq!(settings(&json, "monitor"), ["alone", "monitor"]);
+    assert_eq!(
+        settings(&json, "monitor"),
+        ["alone", "monitor", "monitor-x100"]
+    );
     let serving = |row: usize| json["rows"][row]["figures"]["serving_us_per_s"]["mean"].as_f64();
     if std::path::Path::new("/proc/self/schedstat").exists() {
         assert!(serving(1) > Some(0.0), "{json}");
     }
-    assert_eq!(json["verdicts"].as_array().unwrap().len(), 4);
+    assert_eq!(json["verdicts"].as_array().unwrap().len(), 8);
     let out = cmwq(&["bench", "monitor", "--runtime", "0.5"]);
     assert!(!out.status.success());
     assert!(String::from_utf8_lossy(&out.stderr).contains("at least --interval"));

@@ -472,7 +472,8 @@ fn the_full_screen_draws_real_queues_pools_and_items() {
     ] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
-    t.until("a sparkline", |s| s.contains('█'));
+    t.until("a sparkline", |s| terminal::sparkline(s, "ingest"));
+    t.until("the load of each pod", terminal::pods_with_load);
     t.until("rates", |s| {
         let row = s.lines().find(|l| l.contains("ingest")).unwrap_or("");
         row.split_whitespace()

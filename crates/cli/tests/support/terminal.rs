@@ -118,6 +118,31 @@ impl Drop for Terminal {
     }
 }
 
+/// Whether the row of this queue ends in a history of at least two samples.
+pub(crate) fn sparkline(screen: &str, queue: &str) -> bool {
+    let row = screen.lines().find(|l| l.contains(queue)).unwrap_or("");
+    let bars = row.chars().filter(|c| ('▁'..='█').contains(c));
+    bars.count() >= 2
+}
+
+/// Whether the drawing of the machine has at least one pod, and for each its bar and how many of its CPUs are taken.
+pub(crate) fn pods_with_load(screen: &str) -> bool {
+    let mut lines = screen
+        .lines()
+        .skip_while(|l| !l.contains("machine, pods of scope"))
+        .skip(1)
+        .filter(|l| l.contains('░') || l.contains('█'))
+        .peekable();
+    let has_load = |l: &str| {
+        l.split_whitespace().any(|word| {
+            word.split_once('/').is_some_and(|(running, cpus)| {
+                running.parse::<u32>().is_ok() && cpus.parse::<u32>().is_ok_and(|n| n > 0)
+            })
+        })
+    };
+    lines.peek().is_some() && lines.all(has_load)
+}
+
 pub(crate) fn resize(terminal: impl AsFd, columns: u16, rows: u16) {
     let size = rustix::termios::Winsize {
         ws_row: rows,

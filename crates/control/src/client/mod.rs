@@ -111,7 +111,9 @@ impl Client {
     /// # Errors
     /// [`ClientError`]; another user's server (root excepted) is not talked to.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        Client::greet(UnixStream::connect(path)?)
+        let stream = UnixStream::connect(path)
+            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+        Client::greet(stream)
     }
 
     fn greet(stream: UnixStream) -> Result<Client, ClientError> {

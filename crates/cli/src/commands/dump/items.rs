@@ -100,8 +100,10 @@ fn list(
     if items.total == 0 {
         return Ok(());
     }
-    let shown: u64 = items.items.iter().map(|i| u64::from(i.count.max(1))).sum();
-    let texts: Vec<String> = items.items.iter().map(show).collect();
+    let shown = items.items.iter().filter(|i| !i.barrier);
+    let shown: u64 = shown.map(|i| u64::from(i.count.max(1))).sum();
+    let text = |i: &ItemSnapshot| if i.barrier { function(i) } else { show(i) };
+    let texts: Vec<String> = items.items.iter().map(text).collect();
     let more = items.total.saturating_sub(shown);
     let more = if more > 0 {
         format!(", and {more} more")
@@ -146,7 +148,8 @@ fn waiting(item: &ItemSnapshot) -> String {
 
 fn function(item: &ItemSnapshot) -> String {
     match (item.barrier, item.count) {
-        (true, _) => format!("BAR({})", item.func),
+        (true, 0 | 1) => format!("BAR({})", item.func),
+        (true, n) => format!("{n}*BAR({})", item.func),
         (false, 0 | 1) => item.func.to_string(),
         (false, n) => format!("{n}*{}", item.func),
     }

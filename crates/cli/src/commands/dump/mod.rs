@@ -230,8 +230,9 @@ pub(crate) mod tests {
                 ..Default::default()
             });
         }
-        q.pending.push(ItemSnapshot {
-            func: "flush".into(),
+        q.inactive.push(ItemSnapshot {
+            func: "g".into(),
+            count: 2,
             pool: 7,
             barrier: true,
             ..Default::default()
@@ -314,7 +315,7 @@ pub(crate) mod tests {
             "123 us",
             "3*g",
             "4711",
-            "BAR(flush)",
+            "3*g waiting 0 ns, 2*BAR(g)",
             "for 2.00 s",
             "pool 7: cpus=2-3 node=1 nice=-20 hung=0s workers=0 idle: 4712",
         ] {
