@@ -248,7 +248,7 @@ pub(super) fn look(
                     }
                     continue;
                 }
-                let did = pool.with(|p, drv| {
+                let did = pool.with_tick(|p, drv| {
                     if n.shared.batch.mark() != n.mark {
                         return false;
                     }
@@ -275,7 +275,7 @@ pub(super) fn look(
                 if detect.state_of(&n.shared, n.mark.start, now).0 != ThreadState::Runnable {
                     continue;
                 }
-                pool.with(|p, _| {
+                pool.with_tick(|p, _| {
                     let same = n.shared.batch.mark().start == n.mark.start;
                     if same && !n.shared.away.load(Ordering::Relaxed) {
                         p.resumed(n.id);
