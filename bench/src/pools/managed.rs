@@ -1,7 +1,7 @@
 //! cmwq itself, in the settings that the bars speak of: an unbound workqueue, waited for by its own handles.
 
 use anyhow::{Context, Result};
-use cmwq::Workqueue;
+use cmwq::{Runtime, Workqueue};
 
 use super::Pool;
 
@@ -11,17 +11,29 @@ const PLAIN: u8 = 0;
 const INLINE: u8 = 1;
 /// Items say that they are about to block.
 const SAID: u8 = 2;
+/// Without histograms of waiting and run times.
+const NO_STATS: u8 = 3;
 
 /// A workqueue in one of the settings above.
 pub(super) struct Managed<const SETTING: u8>(Workqueue);
 
 pub(super) type Cmwq = Managed<PLAIN>;
+pub(super) type CmwqNoStats = Managed<NO_STATS>;
 pub(super) type CmwqInline = Managed<INLINE>;
 pub(super) type CmwqSaid = Managed<SAID>;
 
 impl<const SETTING: u8> Pool for Managed<SETTING> {
     fn start(_threads: usize) -> Result<Self> {
-        let mut builder = Workqueue::builder("bench");
+        let runtime;
+        let mut builder = if SETTING == NO_STATS {
+            runtime = Runtime::builder()
+                .histograms(false)
+                .build()
+                .context("building the runtime")?;
+            runtime.workqueue("bench")
+        } else {
+            Workqueue::builder("bench")
+        };
         if SETTING == INLINE {
             builder = builder.inline_wait(true);
         }

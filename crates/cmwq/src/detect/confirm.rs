@@ -249,7 +249,7 @@ pub(super) fn look(
                     }
                     continue;
                 }
-                let did = pool.with(|p, drv| {
+                let did = pool.with_tick(|p, drv| {
                     if n.shared.batch.mark() != n.mark {
                         return false;
                     }
@@ -282,7 +282,7 @@ pub(super) fn look(
                 if detect.state_of(&n.shared, n.mark.start, now).0 != ThreadState::Runnable {
                     continue;
                 }
-                let resumed = pool.with(|p, _| {
+                let resumed = pool.with_tick(|p, _| {
                     let same = n.shared.batch.mark().start == n.mark.start;
                     if same && !n.shared.away.load(Ordering::Relaxed) {
                         p.resumed(n.id);

@@ -85,7 +85,7 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, noted: &[Noted]) {
         if used < rt.detect.hog_ns.load(Ordering::Relaxed) {
             continue;
         }
-        let hog = pool.with(|p, drv| {
+        let hog = pool.with_tick(|p, drv| {
             if n.shared.batch.mark().start != n.mark.start {
                 return None;
             }

@@ -223,7 +223,7 @@ impl Detect {
         if self.hog_ns.load(Ordering::Relaxed) > 0 {
             hogs::look(rt, pool, noted);
         }
-        let (owed, backlog) = pool.with(|p, drv| {
+        let (owed, backlog) = pool.with_tick(|p, drv| {
             let now = drv.now();
             (p.tick(now, drv), p.backlog())
         });

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `effects.rs` | carries out what the policy asks for, after the lock was dropped |
 //! | `batch.rs` | the word through which a worker claims the items of its batch |
-//! | `lane.rs` | how items get in without the lock while every worker is busy |
+//! | `lane.rs`, `submissions.rs` | how items get in without the lock while every worker is busy |
 //! | `registry.rs` | pools by number |
 //! | `worker.rs` | the worker thread |
 //! | `outward.rs` | what other pods see of the pool, and which pools are near |
@@ -18,12 +18,12 @@ mod lane;
 mod outward;
 pub(crate) mod registry;
 mod spawner;
+mod submissions;
 pub(crate) mod worker;
 
 pub(crate) use batch::BatchMark;
 pub(crate) use effects::{Driver, Todo, run_todo};
-use lane::Lane;
-pub(crate) use lane::Submission;
+use lane::{Lane, Reach};
 pub(crate) use outward::Near;
 use outward::Outward;
 pub(crate) use registry::{pool_by_id, unused_pool};
@@ -113,6 +113,8 @@ pub(crate) struct RtPool {
 /// What the pool's lock guards.
 pub(crate) struct Inner {
     pub(crate) policy: Policy,
+    /// The lane's side of the lock's holder.
+    submissions: submissions::Blocks,
     pub(crate) workers: Vec<Option<Arc<WorkerShared>>>,
     /// The pwqs linked here, by the policy's id; keeps them alive.
     pub(crate) links: Vec<Option<Arc<PwqLink>>>,
@@ -158,14 +160,16 @@ impl Inner {
 
 impl RtPool {
     fn new(id: u32) -> RtPool {
+        let (lane, submissions) = Lane::new();
         RtPool {
             id,
             outward: Outward::new(),
             watch: PoolWatch::new(),
             made_in: AtomicU32::new(0),
-            lane: Lane::new(),
+            lane,
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
+                submissions,
                 workers: Vec::new(),
                 links: Vec::new(),
                 key: None,
@@ -204,12 +208,47 @@ impl RtPool {
         todo: &mut Vec<Todo>,
         step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
     ) -> R {
+        self.step_within(Reach::All, todo, step)
+    }
+
+    /// [`Self::step`] of a worker that comes for items: of a deep submission lane only what it may take is linked.
+    #[inline]
+    pub(crate) fn step_for_items<R>(
+        &'static self,
+        todo: &mut Vec<Todo>,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        self.step_within(Reach::Lot, todo, step)
+    }
+
+    /// [`Self::with`] for the tick: of a deep submission lane only a part is linked.
+    #[inline]
+    pub(crate) fn with_tick<R>(
+        &'static self,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        let mut todo = Vec::new();
+        let r = self.step_within(Reach::Tick, &mut todo, step);
+        if !todo.is_empty() {
+            run_todo(todo);
+        }
+        r
+    }
+
+    #[inline]
+    fn step_within<R>(
+        &'static self,
+        reach: Reach,
+        todo: &mut Vec<Todo>,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut drv = Driver::new(&inner.workers, &inner.time, inner.home.as_deref(), todo);
-        self.lane.absorb(self.id, &mut inner.policy, &mut drv);
-        let r = step(&mut inner.policy, &mut drv);
-        self.lane.publish(self.id, &mut inner.policy, &mut drv);
+        let (policy, blocks) = (&mut inner.policy, &mut inner.submissions);
+        self.lane.absorb(self.id, reach, blocks, policy, &mut drv);
+        let r = step(policy, &mut drv);
+        self.lane.publish(self.id, blocks, policy, &mut drv);
         if inner.open {
             look_outward(
                 &self.outward,
@@ -240,6 +279,7 @@ impl RtPool {
         let mut guard = self.inner.lock();
         let Inner {
             policy,
+            submissions,
             workers,
             links,
             time,
@@ -248,7 +288,8 @@ impl RtPool {
             ..
         } = &mut *guard;
         let mut drv = Driver::new(workers, time, home.as_deref(), todo);
-        self.lane.absorb(self.id, policy, &mut drv);
+        self.lane
+            .absorb(self.id, Reach::All, submissions, policy, &mut drv);
         let id = link
             .id()
             .filter(|&id| policy.pwq(id).is_empty() && !policy.pwq(id).is_asking());
@@ -257,7 +298,7 @@ impl RtPool {
             links[id as usize] = None;
             policy.unlink_pwq(id)
         });
-        self.lane.publish(self.id, policy, &mut drv);
+        self.lane.publish(self.id, submissions, policy, &mut drv);
         let effects = drv.into_effects();
         let notice = watched.observe(policy, workers, &self.watch);
         let rt = (effects.needs_runtime() || notice.needs_runtime())
@@ -292,14 +333,36 @@ impl RtPool {
         issuer_cpu: u32,
         now: Time,
     ) -> bool {
-        // SAFETY: passed on to the caller.
-        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, now) } {
-            lane::Submitted::Closed => false,
-            lane::Submitted::Done => true,
-            lane::Submitted::LookAfterIt => {
-                self.absorb();
-                true
+        // One block is left full by others, the next one is ours to use in all but the worst of luck.
+        for _ in 0..2 {
+            // SAFETY: passed on to the caller; `Full` says that the item is still its own.
+            match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, now) } {
+                lane::Submitted::Closed => return false,
+                lane::Submitted::Done => return true,
+                lane::Submitted::LookAfterIt => {
+                    self.absorb();
+                    return true;
+                }
+                lane::Submitted::Decide => {
+                    self.decide(now);
+                    return true;
+                }
+                lane::Submitted::Full => self.decide(now),
             }
+        }
+        false
+    }
+
+    /// Whether one more worker has to be started, and room in the lane.
+    #[cold]
+    fn decide(&'static self, now: Time) {
+        let mut todo = Vec::new();
+        self.step_for_items(&mut todo, |p, drv| {
+            self.visited(now);
+            p.kick(now, drv);
+        });
+        if !todo.is_empty() {
+            run_todo(todo);
         }
     }
 

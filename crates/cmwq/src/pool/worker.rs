@@ -293,7 +293,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         let homed = shared.homed.load(Ordering::Relaxed);
         let mut looked_at = 0;
         let mut lone = false;
-        let (next, at) = pool.step(&mut todo, |p, drv| {
+        let (next, at) = pool.step_for_items(&mut todo, |p, drv| {
             let now = drv.now();
             looked_at = now;
             if widened {

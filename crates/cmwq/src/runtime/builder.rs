@@ -274,6 +274,7 @@ impl RuntimeBuilder {
     /// # Errors
     /// [`BuildError::Invalid`] for a thread limit or a shard size of 0, or an empty thread name.
     pub fn build(self) -> Result<Runtime, BuildError> {
+        crate::sys::barrier::prepare();
         if self.max_threads == 0 {
             return Err(BuildError::Invalid {
                 setting: "max_threads",

@@ -5,6 +5,6 @@ mod join;
 #[cfg(all(test, loom))]
 mod models;
 
-pub(crate) use cell::{new_task, unmake};
+pub(crate) use cell::{Ops, new_task, unmake};
 pub(crate) use join::BEHIND_ITSELF;
 pub use join::JoinHandle;

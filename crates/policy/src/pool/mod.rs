@@ -182,6 +182,8 @@ pub struct Pool<T, W> {
     average_run_ns: u64,
     /// How many workers may have items in their batch that nobody has claimed.
     open_batches: u32,
+    /// Items that the driver has still to queue; see [`Pool::expect`].
+    expected: usize,
     last_progress: Time,
     /// Since when items wait without a break.
     waiting_since: Time,
@@ -220,6 +222,7 @@ impl<T: Token, W> Pool<T, W> {
             // Unknown items count as long ones.
             average_run_ns: 1_000_000,
             open_batches: 0,
+            expected: 0,
             last_progress: 0,
             waiting_since: 0,
             waking_since: 0,
@@ -257,6 +260,13 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn waiting(&self) -> usize {
         self.worklist.len()
+    }
+
+    /// The driver has accepted so many items that it will queue here later, when the worklist gets shorter: they count in the
+    /// decision whether one more worker pays.
+    #[inline]
+    pub fn expect(&mut self, items: usize) {
+        self.expected = items;
     }
 
     /// How many items of any state the pool holds.
