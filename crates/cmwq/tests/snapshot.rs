@@ -186,6 +186,44 @@ fn blocked_workers_and_what_waits_behind_limits() {
     wq.flush().unwrap();
 }
 
+/// However many were handed in without the pool's lock, all are counted, and what runs goes on.
+#[test]
+fn a_deep_backlog_is_counted_whole() {
+    const ITEMS: u64 = 50_000;
+    let rt = Runtime::builder().build().unwrap();
+    let wq = rt.workqueue("ingest").max_active(2048).build().unwrap();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // Busy workers, so that items wait.
+    let busy: Vec<_> = (0..2 * cpus)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            wq.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    for _ in 0..ITEMS {
+        drop(wq.spawn(|| {}));
+    }
+    let s = rt.snapshot_with(Detail::COUNTERS);
+    let q = queue(&s, "ingest");
+    assert_eq!(q.counters.queued, ITEMS + 2 * cpus as u64);
+    let there = q.in_flight.total + q.pending.total + q.inactive.total;
+    assert_eq!(there + q.counters.completed, q.counters.queued);
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for b in busy {
+        b.join().unwrap();
+    }
+    wq.flush().unwrap();
+    assert_eq!(
+        queue(&rt.snapshot(), "ingest").counters.completed,
+        ITEMS + 2 * cpus as u64
+    );
+}
+
 /// As the kernel's barriers: who waits for an item is shown behind it, and is no item.
 #[test]
 fn those_who_wait_for_an_item_are_shown_behind_it() {

@@ -199,6 +199,7 @@ fn look_at(
     machine: &Machine,
     detail: Detail,
 ) -> Option<PoolView> {
+    pool.link_in_parts();
     pool.with(|p, drv| {
         let now = drv.now();
         p.recall_all(now, drv);
