@@ -158,6 +158,28 @@ fn every_tunable_is_set_and_read_back() {
             e => panic!("{e}"),
         }
     }
+    // What is read one by one is what a snapshot shows.
+    let s = client.snapshot(Detail::FULL).unwrap();
+    for q in s.workqueues.iter().filter(|q| q.name != "ticks") {
+        let target = Target::Workqueue(q.name.clone());
+        let a = &q.attrs;
+        for (attr, shown) in [
+            (
+                "affinity_scope",
+                cmwq::control::attr::format_scope(&a.affinity_scope, &a.effective_scope),
+            ),
+            ("nice", a.nice.to_string()),
+            ("max_active", q.max_active.to_string()),
+            ("affinity_strict", u8::from(a.affinity_strict).to_string()),
+        ] {
+            assert_eq!(
+                client.get(&target, attr).unwrap(),
+                shown,
+                "{} {attr}",
+                q.name
+            );
+        }
+    }
     // What a snapshot shows is what was set.
     let s = client.snapshot(Detail::COUNTERS).unwrap();
     for t in &s.tunables {

@@ -134,10 +134,14 @@ fn of_queue(rt: &RtInner, wq: &WqInner, attr: Attr) -> Result<String, SetError> 
                 .as_ref()
                 .unwrap_or(machine.topology.possible()),
         ),
-        Attr::AffinityScope => format_scope(
-            attrs.scope.name(),
-            attrs.scope.resolve(machine.default_scope).name(),
-        ),
+        Attr::AffinityScope => {
+            // An ordered queue has one pool, whatever its scope.
+            let in_force = match kind {
+                WqKind::Ordered => AffinityScope::System,
+                _ => attrs.scope.resolve(machine.default_scope),
+            };
+            format_scope(attrs.scope.name(), in_force.name())
+        }
         Attr::AffinityStrict => format_bool(attr, attrs.strict).to_owned(),
         Attr::Localize => format_bool(attr, attrs.localize).to_owned(),
         Attr::KernelMode => format_bool(attr, wq.config.kernel_mode).to_owned(),
