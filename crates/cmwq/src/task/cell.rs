@@ -190,7 +190,7 @@ where
 }
 
 /// Drops a value; a panic of its drop glue ends here (the panic hook has reported it).
-fn drop_quietly<V>(v: V) {
+pub(super) fn drop_quietly<V>(v: V) {
     quietly(move || drop(v));
 }
 

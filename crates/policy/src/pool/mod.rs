@@ -263,7 +263,7 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     /// The driver has accepted so many items that it will queue here later, when the worklist gets shorter: they count in the
-    /// decision whether one more worker pays.
+    /// decisions whether one more worker pays and how much one takes.
     #[inline]
     pub fn expect(&mut self, items: usize) {
         self.expected = items;
