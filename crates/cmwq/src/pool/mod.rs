@@ -27,7 +27,7 @@ use lane::{Lane, Reach};
 pub(crate) use outward::Near;
 use outward::Outward;
 pub(crate) use registry::{pool_by_id, unused_pool};
-pub(crate) use spawner::Spawner;
+pub(crate) use spawner::{Spawner, ever_failed};
 pub(crate) use worker::WorkerShared;
 
 use crate::completion::Completion;

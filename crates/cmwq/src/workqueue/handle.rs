@@ -197,7 +197,7 @@ impl Workqueue {
     {
         let (item, task) = new_task(f);
         match self.inner().queue_owned(item, Word::IN_TRANSIT, place) {
-            Ok(()) => Ok(JoinHandle::queued(task)),
+            Ok(()) => Ok(JoinHandle::queued(task, self.inner().hands_on())),
             Err(error) => {
                 // SAFETY: the pair of `new_task`, and the item was not queued.
                 let func = unsafe { unmake(item, task) };
@@ -439,6 +439,12 @@ impl Workqueue {
 }
 
 impl WqInner {
+    /// Whether threads that are no workers may run items while they wait.
+    #[inline]
+    fn hands_on(&self) -> bool {
+        self.config.inline_wait || self.rt.manual.is_some()
+    }
+
     fn check_cpu(&self, cpu: usize) -> Result<(), QueueError> {
         let machine = self.rt.machine.load();
         if machine.topology.possible().contains(cpu) {
