@@ -147,6 +147,11 @@ impl Lane {
         self.absorb_some(pool, most, blocks, policy, drv);
     }
 
+    /// How many ticks' shares lie in it. With the pool's lock held.
+    pub(super) fn ticks(&self, blocks: &Blocks) -> usize {
+        self.queue.len(blocks) / TICK_LOT
+    }
+
     fn absorb_some(
         &self,
         pool: u32,

@@ -236,6 +236,18 @@ impl RtPool {
         r
     }
 
+    /// Links what lies in a deep submission lane in parts, the lock let go in between: before a look that wants to see all of
+    /// it. O(items in the lane).
+    pub(crate) fn link_in_parts(&'static self) {
+        let parts = {
+            let inner = self.inner.lock();
+            self.lane.ticks(&inner.submissions)
+        };
+        for _ in 0..parts {
+            self.with_tick(|_, _| ());
+        }
+    }
+
     #[inline]
     fn step_within<R>(
         &'static self,

@@ -1,6 +1,6 @@
 //! The way of an item into a pool.
 
-use super::{PwqLink, WqInner};
+use super::{PwqLink, WorkqueueKind, WqInner};
 use crate::control::probe;
 use crate::current;
 use crate::error::QueueError;
@@ -120,6 +120,7 @@ impl WqInner {
     ) -> Result<(), QueueError> {
         let here = self.rt.here();
         let (target, req_cpu) = match place {
+            Place::Here if self.rt.force_rr.load(Ordering::Relaxed) => (self.in_turn(here), None),
             Place::Here => (here, None),
             Place::Cpu(cpu) => (cpu, Some(cpu)),
         };
@@ -180,6 +181,15 @@ impl WqInner {
                     }));
                 }
             }
+        }
+    }
+
+    /// Which CPU's pool is next while round robin is forced (an ordered queue has one pool only).
+    #[cold]
+    fn in_turn(&self, here: usize) -> usize {
+        match self.config.kind {
+            WorkqueueKind::PerCpu => here,
+            _ => self.rt.next_in_turn().unwrap_or(here),
         }
     }
 

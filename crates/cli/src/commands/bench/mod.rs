@@ -7,6 +7,7 @@ mod grid;
 mod host;
 mod latency;
 mod limit;
+mod monitor;
 mod output;
 mod progress;
 mod queue;
@@ -29,6 +30,7 @@ pub(crate) enum Bench {
     Queue(queue::Args),
     Limit(limit::Args),
     Latency(latency::Args),
+    Monitor(monitor::Args),
 }
 
 impl Bench {
@@ -41,6 +43,7 @@ impl Bench {
             Bench::Queue(args) => args.run(),
             Bench::Limit(args) => args.run(),
             Bench::Latency(args) => args.run(),
+            Bench::Monitor(args) => args.run(),
         }
     }
 }
