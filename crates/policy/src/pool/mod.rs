@@ -190,8 +190,8 @@ pub struct Pool<T, W> {
     no_create_before: Time,
     disassociated: bool,
     closing: bool,
-    /// When waiting work was last offered to other pods; 0 = since the last taker none.
-    offered_at: Time,
+    /// Calls for helpers of other pods.
+    offers: outward::Offers,
 }
 
 const BUSY_BUCKETS: usize = 64;
@@ -226,7 +226,7 @@ impl<T: Token, W> Pool<T, W> {
             no_create_before: 0,
             disassociated: false,
             closing: false,
-            offered_at: 0,
+            offers: outward::Offers::default(),
         }
     }
 

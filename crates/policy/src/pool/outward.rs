@@ -1,6 +1,7 @@
 //! What other pods may see of a pool, and offers to them; see [`crate::help`] for who helps whom.
 
 use super::{BirthReason, Driver, Pool, PwqTag, Time, Token, WorkerId, WorkerState};
+use crate::help::FAR_HEDGES;
 use crate::list::NIL;
 
 /// What a pool publishes for the workers of other pods.
@@ -20,6 +21,28 @@ pub struct Outlook {
 /// What waits must take longer than this, by what items have taken of late, to be worth a visit: attaching, settling and
 /// detaching take about a microsecond, cache lines that move with the item a few more.
 const VISIT_NS: u64 = 5_000;
+
+/// A backlog that takes those at work less than this many wake-ups is not worth calling for.
+const STANDING_WAKES: u64 = 2;
+
+/// Each helper that comes and finds work has so many further ones called.
+const CALLS_PER_HELPER: u32 = 2;
+
+/// So many helpers as were of use within this time are called again as soon as a backlog is worth it.
+const HELPERS_KEPT_NS: u64 = 1_000_000;
+
+/// The calls that went out to other pods.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Offers {
+    /// When the last one was made; 0 = since the last taker none.
+    at: Time,
+    /// So many have not been answered.
+    called: u32,
+    /// So many helpers are of use.
+    wanted: u32,
+    /// When one last came and took an item.
+    taken_at: Time,
+}
 
 /// How many worklist entries a look for one that may be helped visits.
 const OFFER_SCAN: usize = 64;
@@ -46,27 +69,87 @@ impl<T: Token, W> Pool<T, W> {
         }
     }
 
-    /// Whether the first item has waited for `hedge_ns`, or the last one surely will: as many workers run as may, and what waits
-    /// takes them longer than twice that, by what items have taken of late.
+    /// How long what waits will take those who are at work, helpers among them, by what items have taken of late; 0 unless as many
+    /// workers run as may.
+    #[inline]
+    fn expected_wait(&self) -> u64 {
+        let at_work = self.counts.running + self.counts.waking;
+        if at_work < self.limit_now() {
+            return 0;
+        }
+        let all = u64::from(at_work + self.counts.attached).max(1);
+        self.worklist.len() as u64 * self.average_run_ns / all
+    }
+
+    /// A backlog stands: as many workers run as may, items have waited without a break for `hedge_ns` (or helpers were here a moment
+    /// ago and there are fewer now than were of use then), each is worth a visit, and what waits takes those at work far longer
+    /// than a helper takes to come.
+    #[inline]
+    fn backlog_stands(&self, hedge_ns: u64, now: Time) -> bool {
+        !self.worklist.is_empty()
+            && (now.saturating_sub(self.waiting_since) >= hedge_ns || self.calls_due(now) > 0)
+            && self.average_run_ns >= VISIT_NS
+            && self.expected_wait() >= STANDING_WAKES * self.config.wake_cost_ns
+    }
+
+    /// How many helpers may be called now without waiting for the hedge delay.
+    #[inline]
+    fn calls_due(&self, now: Time) -> u32 {
+        let o = &self.offers;
+        if now.saturating_sub(o.taken_at) >= HELPERS_KEPT_NS {
+            return 0;
+        }
+        o.wanted.saturating_sub(self.counts.attached + o.called)
+    }
+
+    /// Whether helpers are to be called: the first item has waited for `hedge_ns`, the last one surely will, or a backlog stands.
     #[inline]
     pub fn is_overdue(&self, hedge_ns: u64, now: Time) -> bool {
         let o = self.outlook();
         if o.oldest == 0 {
             return false;
         }
-        let at_work = u64::from(self.counts.running + self.counts.waking).max(1);
         now.saturating_sub(o.oldest) >= hedge_ns
-            || (o.behind
-                && self.worklist.len() as u64 * self.average_run_ns >= 2 * hedge_ns * at_work)
+            || (o.behind && self.expected_wait() >= 2 * hedge_ns)
+            || self.backlog_stands(hedge_ns, now)
     }
 
-    /// If items that may be helped are overdue and none was offered during the last `hedge_ns` without a taker: counts the first
-    /// as hedged (once) and returns its pwq, for which a worker of another pod is to be called.
+    /// How long the first item has waited or the last one is going to, whichever is longer; what decides about other nodes.
+    #[inline]
+    pub fn longest_wait(&self, now: Time) -> u64 {
+        let waited = self.oldest_waiting().map_or(0, |t| now.saturating_sub(t));
+        waited.max(self.expected_wait())
+    }
+
+    /// Whether a helper that is here takes one more item: what waits is worth it, and for a `far` one, of another node, has waited
+    /// for [`FAR_HEDGES`] hedge delays or is going to.
+    #[inline]
+    pub fn keeps_helper(&self, far: bool, hedge_ns: u64, now: Time) -> bool {
+        let o = self.outlook();
+        if o.oldest == 0 {
+            return false;
+        }
+        let waited = now.saturating_sub(o.oldest);
+        if far {
+            waited.max(self.expected_wait()) >= hedge_ns.saturating_mul(FAR_HEDGES)
+        } else {
+            o.behind || waited >= hedge_ns
+        }
+    }
+
+    /// If items that may be helped are overdue, and a call is due: fewer helpers are here or called than are of
+    /// use ([`CALLS_PER_HELPER`]), or none was called for `hedge_ns`. Counts the first item as hedged (once) and returns its pwq, for which a worker of
+    /// another pod is to be called.
     pub fn offer(&mut self, hedge_ns: u64, now: Time) -> Option<PwqTag> {
-        if !self.is_overdue(hedge_ns, now)
-            || (self.offered_at != 0 && now.saturating_sub(self.offered_at) < hedge_ns)
-        {
+        if !self.is_overdue(hedge_ns, now) {
             return None;
+        }
+        let quiet = now.saturating_sub(self.offers.at) < hedge_ns && self.offers.at != 0;
+        if quiet && self.calls_due(now) == 0 {
+            return None;
+        }
+        if !quiet {
+            self.offers.called = 0; // nobody came
         }
         let waiting = self
             .entries
@@ -78,7 +161,8 @@ impl<T: Token, W> Pool<T, W> {
             let id = self.workers.iter().find_map(|(_, w)| last(w))?;
             self.pwqs[self.entries[id].pwq].flags.helpable.then_some(id)
         })?;
-        self.offered_at = now.max(1);
+        self.offers.at = now.max(1);
+        self.offers.called += 1;
         let e = &mut self.entries[id];
         let pwq = &mut self.pwqs[e.pwq];
         if !std::mem::replace(&mut e.offered, true) {
@@ -87,9 +171,27 @@ impl<T: Token, W> Pool<T, W> {
         Some(pwq.tag)
     }
 
-    /// Somebody came for what was offered: more may be offered at once.
-    pub(super) fn offer_taken(&mut self) {
-        self.offered_at = 0;
+    /// Nobody could be called: the nearest pods have no CPU to spare. Calls that are due would be in vain too.
+    pub fn nobody_to_call(&mut self) {
+        self.offers.wanted = self.counts.attached;
+    }
+
+    /// Somebody came for what was offered, and took an item: while a backlog stands, [`CALLS_PER_HELPER`] more are called, so that
+    /// the number of helpers grows exponentially.
+    pub(super) fn offer_taken(&mut self, now: Time) {
+        let o = &mut self.offers;
+        o.at = 0;
+        o.taken_at = now;
+        o.called = o.called.saturating_sub(1);
+        let more = CALLS_PER_HELPER.min(self.worklist.len() as u32);
+        o.wanted = o.wanted.max(self.counts.attached + more);
+    }
+
+    /// A helper came, and nothing was left that it could run.
+    pub(super) fn came_in_vain(&mut self) {
+        let o = &mut self.offers;
+        o.called = o.called.saturating_sub(1);
+        o.wanted = o.wanted.saturating_sub(1);
     }
 
     /// Another pod wants help and a CPU of this one has nothing to do: an idle worker is woken, or one is made; it finds

@@ -207,6 +207,9 @@ impl<T: Token, W> Pool<T, W> {
     /// stay at 0).
     pub fn detach<D: Driver<W>>(&mut self, w: WorkerId, now: Time, drv: &mut D) {
         self.finish(w, now, drv);
+        if self.workers[w].kind == WorkerKind::Helper && self.workers[w].cpu == u32::MAX {
+            self.came_in_vain();
+        }
         let mut private = self.workers[w].private;
         loop {
             let id = self.entries.pop_front(&mut private);

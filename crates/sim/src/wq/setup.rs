@@ -252,12 +252,12 @@ impl Sim {
             neighbours: Vec::new(),
             threads: Vec::new(),
             batches: Vec::new(),
-            helpers: Vec::new(),
             cursor: 0,
             repatriated: 0,
             helps: 0,
             offers: 0,
-            offer_out: false,
+            called_by: None,
+            vain_until: 0,
         });
         self.wq.pools.len() as u32 - 1
     }
