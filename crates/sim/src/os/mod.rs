@@ -167,7 +167,7 @@ pub(crate) struct Os {
     pub(crate) switches: u64,
     last_level: u64,
     /// A point in the CPU list where searches for an idle CPU begin; moves on, so that none is preferred.
-    cursor: u32,
+    pub(crate) cursor: u32,
 }
 
 const NICE0: u64 = 1024;
