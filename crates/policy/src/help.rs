@@ -17,6 +17,10 @@ pub const FAR_HEDGES: u64 = 2;
 /// A worker that was called to help and found that others want its CPU has come in vain: its pod is not called for this long.
 pub const VAIN_NS: u64 = 1_000_000;
 
+/// A worker that found others waiting for its CPU while near pods have CPUs to spare leaves its share of the pool to them for this
+/// long.
+pub const ASIDE_NS: u64 = 1_000_000;
+
 /// After how long an item that no worker of its pod has started is offered outward: twice the measured 99th percentile of
 /// wake-ups, at least [`MIN_HEDGE_NS`]. All in ns.
 #[inline]

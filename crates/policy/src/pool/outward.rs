@@ -187,6 +187,13 @@ impl<T: Token, W> Pool<T, W> {
         o.wanted = o.wanted.max(self.counts.attached + more);
     }
 
+    /// A worker steps aside: a helper is called in its place, at once.
+    pub(super) fn want_one_more(&mut self, now: Time) {
+        let here = self.counts.attached + self.offers.called;
+        self.offers.wanted = self.offers.wanted.max(here + 1);
+        self.offers.taken_at = now;
+    }
+
     /// A helper came, and nothing was left that it could run.
     pub(super) fn came_in_vain(&mut self) {
         let o = &mut self.offers;

@@ -53,6 +53,7 @@ impl<T: Token, W> Pool<T, W> {
         drv: &mut D,
     ) -> Next {
         out.clear();
+        self.end_aside(now);
         match self.workers[w].state {
             WorkerState::Dying => return self.leave(w),
             // Nobody woke it: it looks for work all the same.

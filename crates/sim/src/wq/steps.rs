@@ -207,10 +207,7 @@ impl Sim {
         let (now, cpu, hedge) = (self.os.now, self.at, self.wq.hedge_ns);
         let st = &self.wq.pools[from as usize];
         let age = st.pool.longest_wait(now).max(hedge);
-        let spare = |q: u32| {
-            let st = &self.wq.pools[q as usize];
-            st.pool.outlook().idle && st.vain_until <= now
-        };
+        let spare = |q: u32| self.has_spare(q);
         let Some(to) = help::whom_to_offer(&st.neighbours, hedge, age, spare) else {
             self.wq.pools[from as usize].pool.nobody_to_call();
             return;

@@ -203,6 +203,11 @@ impl Sim {
             cpu,
             in_pod: self.wq.pools[pool as usize].set.contains(cpu as usize),
         };
+        if self.should_step_aside(pool) {
+            self.wq.pools[pool as usize]
+                .pool
+                .step_aside(help::ASIDE_NS, now);
+        }
         let mut out = std::mem::take(&mut self.out);
         let next = self
             .wq
@@ -241,6 +246,24 @@ impl Sim {
                 false
             }
         }
+    }
+
+    /// Others want the CPU of the pool's worker that acts now, more waits than the pool gets done, and a near pod has CPUs to spare.
+    fn should_step_aside(&self, pool: u32) -> bool {
+        let st = &self.wq.pools[pool as usize];
+        st.helped
+            && self.cpu_is_wanted()
+            && st.pool.outlook().behind
+            && st
+                .neighbours
+                .iter()
+                .any(|n| !n.far && self.has_spare(n.pod))
+    }
+
+    /// A worker of this pod could be called.
+    pub(crate) fn has_spare(&self, q: u32) -> bool {
+        let st = &self.wq.pools[q as usize];
+        st.pool.outlook().idle && st.vain_until <= self.os.now
     }
 
     fn start_batch(&mut self, p: u32, w: WorkerId) {
