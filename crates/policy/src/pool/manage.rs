@@ -62,9 +62,11 @@ pub enum HogVerdict {
 pub(super) struct Manage {
     /// Workers that hogs add (unbound pools).
     hogs: u32,
-    /// CPUs of the pod that others want while helpers can be had: so many workers fewer run, until then.
+    /// CPUs of the pod that others want while helpers can be had: so many workers fewer run. One
+    /// less of them each time.
     aside: u32,
     aside_until: Time,
+    aside_for: u64,
     /// Workers that the liveness floor adds.
     floor: u32,
     floor_wait: u64,
@@ -125,19 +127,22 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     /// A running worker of the pool found that others want its CPU, and there are CPUs to be had in other pods: one worker fewer
-    /// runs for `for_ns`. Whoever is one too many finds out when it asks for work; this one, if it asks next.
+    /// runs; every `for_ns` one is tried again. Whoever is one too many finds out when it asks for work; this one, if it asks next.
     pub fn step_aside(&mut self, for_ns: u64, now: Time) {
         let m = &mut self.manage;
         m.aside_until = now + for_ns;
+        m.aside_for = for_ns;
         m.aside = (m.aside + 1).min(self.config.target.saturating_sub(1));
         self.want_one_more(now);
     }
 
-    /// Ends what [`Pool::step_aside`] began, if it is time.
+    /// Takes one step of [`Pool::step_aside`] back, if it is time.
     #[inline]
     pub(super) fn end_aside(&mut self, now: Time) {
-        if self.manage.aside > 0 && now >= self.manage.aside_until {
-            self.manage.aside = 0;
+        let m = &mut self.manage;
+        if m.aside > 0 && now >= m.aside_until {
+            m.aside -= 1;
+            m.aside_until = now + m.aside_for;
         }
     }
 

@@ -1,5 +1,6 @@
 //! What other pods may see of a pool, and offers to them; see [`crate::help`] for who helps whom.
 
+use super::worker::WAKE_PATIENCE_NS;
 use super::{BirthReason, Driver, Pool, PwqTag, Time, Token, WorkerId, WorkerState};
 use crate::help::FAR_HEDGES;
 use crate::list::NIL;
@@ -69,12 +70,14 @@ impl<T: Token, W> Pool<T, W> {
         }
     }
 
-    /// How long what waits will take those who are at work, helpers among them, by what items have taken of late; 0 unless as many
-    /// workers run as may.
+    /// How long what waits will take those who are at work, helpers among them, by what items have taken of late; 0 if more of the
+    /// pool's own may run, and come when they are woken.
     #[inline]
-    fn expected_wait(&self) -> u64 {
+    fn expected_wait(&self, now: Time) -> u64 {
         let at_work = self.counts.running + self.counts.waking;
-        if at_work < self.limit_now() {
+        let stuck =
+            self.counts.waking > 0 && now.saturating_sub(self.waking_since) >= WAKE_PATIENCE_NS;
+        if at_work < self.limit_now() && !stuck {
             return 0;
         }
         let all = u64::from(at_work + self.counts.attached).max(1);
@@ -89,7 +92,7 @@ impl<T: Token, W> Pool<T, W> {
         !self.worklist.is_empty()
             && (now.saturating_sub(self.waiting_since) >= hedge_ns || self.calls_due(now) > 0)
             && self.average_run_ns >= VISIT_NS
-            && self.expected_wait() >= STANDING_WAKES * self.config.wake_cost_ns
+            && self.expected_wait(now) >= STANDING_WAKES * self.config.wake_cost_ns
     }
 
     /// How many helpers may be called now without waiting for the hedge delay.
@@ -110,7 +113,7 @@ impl<T: Token, W> Pool<T, W> {
             return false;
         }
         now.saturating_sub(o.oldest) >= hedge_ns
-            || (o.behind && self.expected_wait() >= 2 * hedge_ns)
+            || (o.behind && self.expected_wait(now) >= 2 * hedge_ns)
             || self.backlog_stands(hedge_ns, now)
     }
 
@@ -118,11 +121,11 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn longest_wait(&self, now: Time) -> u64 {
         let waited = self.oldest_waiting().map_or(0, |t| now.saturating_sub(t));
-        waited.max(self.expected_wait())
+        waited.max(self.expected_wait(now))
     }
 
     /// Whether a helper that is here takes one more item: what waits is worth it, and for a `far` one, of another node, has waited
-    /// for [`FAR_HEDGES`] hedge delays or is going to.
+    /// for the hedge delay or is going to (it was called when that was [`FAR_HEDGES`] times as much).
     #[inline]
     pub fn keeps_helper(&self, far: bool, hedge_ns: u64, now: Time) -> bool {
         let o = self.outlook();
@@ -131,7 +134,7 @@ impl<T: Token, W> Pool<T, W> {
         }
         let waited = now.saturating_sub(o.oldest);
         if far {
-            waited.max(self.expected_wait()) >= hedge_ns.saturating_mul(FAR_HEDGES)
+            waited.max(self.expected_wait(now)) >= hedge_ns
         } else {
             o.behind || waited >= hedge_ns
         }
