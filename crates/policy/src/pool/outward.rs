@@ -2,7 +2,6 @@
 
 use super::worker::WAKE_PATIENCE_NS;
 use super::{BirthReason, Driver, Pool, PwqTag, Time, Token, WorkerId, WorkerState};
-use crate::help::FAR_HEDGES;
 use crate::list::NIL;
 
 /// What a pool publishes for the workers of other pods.

@@ -251,13 +251,12 @@ impl Sim {
     /// Others want the CPU of the pool's worker that acts now, more waits than the pool gets done, and a near pod has CPUs to spare.
     fn should_step_aside(&self, pool: u32) -> bool {
         let st = &self.wq.pools[pool as usize];
-        st.helped
-            && self.cpu_is_wanted()
-            && st.pool.outlook().behind
-            && st
-                .neighbours
-                .iter()
-                .any(|n| !n.far && self.has_spare(n.pod))
+        if !st.helped || !self.cpu_is_wanted() || !st.pool.outlook().behind {
+            return false;
+        }
+        let far = st.pool.longest_wait(self.os.now) >= self.wq.hedge_ns;
+        let mut near = st.neighbours.iter();
+        near.any(|n| (far || !n.far) && self.has_spare(n.pod))
     }
 
     /// A worker of this pod could be called.
