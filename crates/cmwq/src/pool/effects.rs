@@ -36,8 +36,8 @@ pub(crate) enum Todo {
     Mayday(Arc<PwqLink>),
     /// An item became active, and somebody wants to know.
     Activated(Named, Arc<PwqLink>),
-    /// Items of the pwq have waited too long for their pod: call a helper.
-    Offer(Arc<PwqLink>),
+    /// Items of the pwq have waited too long for their pod, or will (ns): call a helper.
+    Offer(Arc<PwqLink>, Time),
 }
 
 /// Takes the policy's notes under the pool's lock.
@@ -110,9 +110,9 @@ impl<'a> Driver<'a> {
 
     /// Items of the pwq have waited too long for their pod.
     #[cold]
-    pub(super) fn offer(&mut self, pwq: PwqTag) {
+    pub(super) fn offer(&mut self, pwq: PwqTag, wait_ns: Time) {
         let link = self.link(pwq);
-        self.todo.push(Todo::Offer(link));
+        self.todo.push(Todo::Offer(link, wait_ns));
     }
 
     #[cold]
@@ -313,6 +313,6 @@ fn perform(step: Todo, todo: &mut Vec<Todo>) {
             link.wq.call_rescuer(&link);
         }
         Todo::Activated(named, link) => probe::activate_work(named, &link.wq),
-        Todo::Offer(link) => link.wq.call_helper(&link, todo),
+        Todo::Offer(link, wait_ns) => link.wq.call_helper(&link, wait_ns, todo),
     }
 }

@@ -437,7 +437,7 @@ fn look_outward(
     if policy.is_overdue(hedge, now)
         && let Some(tag) = policy.offer(hedge, now)
     {
-        drv.offer(tag);
+        drv.offer(tag, policy.longest_wait(now));
     }
 }
 

@@ -281,6 +281,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let mut wakes: u32 = 0;
     let mut woken_at = 0;
     let mut went_home = false;
+    let mut looked = 0;
     loop {
         shared.place.widen();
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
@@ -333,6 +334,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                     // The item forked and returned in the child, which has no business with our items.
                     return;
                 }
+                helper::make_room(context, &mut looked);
                 went_home = shared.widened.load(Ordering::Relaxed) && rt.narrow(pool, shared);
             }
             Next::Idle => {
