@@ -34,6 +34,7 @@ pub(super) fn help(context: &Arc<WorkerContext>, batch: &mut Vec<Taken<ItemPtr>>
         pool,
         worker,
         shared,
+        ..
     } = &**context;
     let hedge = rt.wakes.hedge_ns();
     let Some((other, this_use, far)) = pool.outward.whom_to_help(hedge, || rt.time.now()) else {
@@ -51,12 +52,15 @@ pub(super) fn help(context: &Arc<WorkerContext>, batch: &mut Vec<Taken<ItemPtr>>
     true
 }
 
-/// Whether others wait for the caller's CPU: it lets them run, and looks how long that took. About half a microsecond if nobody
-/// does.
+/// Whether others want the caller's CPU: it lets them run, and looks how long that took; if long, once again, as they may be done,
+/// or the system may have moved the caller to a free CPU. About half a microsecond if nobody does.
 fn cpu_is_wanted(context: &WorkerContext) -> bool {
-    let before = context.rt.time.now();
-    crate::sys::sched::yield_now();
-    context.rt.time.now().saturating_sub(before) >= WANTED_NS
+    let yields_long = || {
+        let before = context.rt.time.now();
+        crate::sys::sched::yield_now();
+        context.rt.time.now().saturating_sub(before) >= WANTED_NS
+    };
+    yields_long() && yields_long()
 }
 
 /// Between two batches: if more waits than the pool gets done, others want this worker's CPU, and near pods have CPUs to spare, the
@@ -101,7 +105,11 @@ fn visit(
     batch: &mut Vec<Taken<ItemPtr>>,
 ) {
     let WorkerContext {
-        rt, pool, shared, ..
+        rt,
+        pool,
+        worker,
+        shared,
+        ..
     } = &**context;
     let tid = shared.tid.load(Ordering::Relaxed);
     let Some(id) = other.inspect(|inner| {
@@ -120,6 +128,7 @@ fn visit(
         pool: other,
         worker: id,
         shared: Arc::clone(shared),
+        home: Some((pool, *worker)),
     });
     current::enter(there);
     let hedge = rt.wakes.hedge_ns();

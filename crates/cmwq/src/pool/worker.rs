@@ -256,6 +256,7 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthRe
         pool,
         worker: id,
         shared: Arc::clone(&shared),
+        home: None,
     });
     current::enter(Arc::clone(&context));
     rt.worker_hook(true);
@@ -275,6 +276,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         pool,
         worker,
         shared,
+        ..
     } = &**context;
     let mut batch = Vec::with_capacity(cmwq_policy::pool::BATCH);
     let mut todo = Vec::new();

@@ -27,7 +27,7 @@ pub use manage::{
     BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
     MAYDAY_INTERVAL_NS,
 };
-pub use outward::Outlook;
+pub use outward::{Offer, Outlook};
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};

@@ -31,6 +31,20 @@ const CALLS_PER_HELPER: u32 = 2;
 /// So many helpers as were of use within this time are called again as soon as a backlog is worth it.
 const HELPERS_KEPT_NS: u64 = 1_000_000;
 
+/// At most so many helpers are called at once.
+const MAX_CALLS: u32 = 4;
+
+/// What [`Pool::offer`] wants done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Whose items are offered.
+    pub pwq: PwqTag,
+    /// How long the first item has waited or the last one is going to, ns.
+    pub wait_ns: u64,
+    /// So many helpers are to be called.
+    pub calls: u32,
+}
+
 /// The calls that went out to other pods.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Offers {
@@ -38,6 +52,8 @@ pub(super) struct Offers {
     at: Time,
     /// So many have not been answered.
     called: u32,
+    /// So many times in a row nobody came.
+    unanswered: u32,
     /// So many helpers are of use.
     wanted: u32,
     /// When one last came and took an item.
@@ -118,7 +134,7 @@ impl<T: Token, W> Pool<T, W> {
 
     /// How long the first item has waited or the last one is going to, whichever is longer; what decides about other nodes.
     #[inline]
-    pub fn longest_wait(&self, now: Time) -> u64 {
+    fn longest_wait(&self, now: Time) -> u64 {
         let waited = self.oldest_waiting().map_or(0, |t| now.saturating_sub(t));
         waited.max(self.expected_wait(now))
     }
@@ -141,8 +157,9 @@ impl<T: Token, W> Pool<T, W> {
 
     /// If items that may be helped are overdue, and a call is due: fewer helpers are here or called than are of
     /// use ([`CALLS_PER_HELPER`]), or none was called for `hedge_ns`. Counts the first item as hedged (once) and returns its pwq, for which a worker of
-    /// another pod is to be called.
-    pub fn offer(&mut self, hedge_ns: u64, now: Time) -> Option<PwqTag> {
+    /// another pod is to be called. If earlier calls were not answered, more than one worker, so that busy pods do not hold the others
+    /// up.
+    pub fn offer(&mut self, hedge_ns: u64, now: Time) -> Option<Offer> {
         if !self.is_overdue(hedge_ns, now) {
             return None;
         }
@@ -150,8 +167,15 @@ impl<T: Token, W> Pool<T, W> {
         if quiet && self.calls_due(now) == 0 {
             return None;
         }
+        let o = &mut self.offers;
         if !quiet {
-            self.offers.called = 0; // nobody came
+            // Whoever was called has not come, and counts no more.
+            o.unanswered = if o.called > 0 {
+                (o.unanswered + 1).min(MAX_CALLS - 1)
+            } else {
+                0
+            };
+            o.called = 0;
         }
         let waiting = self
             .entries
@@ -164,13 +188,19 @@ impl<T: Token, W> Pool<T, W> {
             self.pwqs[self.entries[id].pwq].flags.helpable.then_some(id)
         })?;
         self.offers.at = now.max(1);
-        self.offers.called += 1;
+        let calls = 1 + if quiet { 0 } else { self.offers.unanswered };
+        self.offers.called += calls;
+        let wait_ns = self.longest_wait(now);
         let e = &mut self.entries[id];
         let pwq = &mut self.pwqs[e.pwq];
         if !std::mem::replace(&mut e.offered, true) {
             pwq.counters.hedged += 1;
         }
-        Some(pwq.tag)
+        Some(Offer {
+            pwq: pwq.tag,
+            wait_ns,
+            calls,
+        })
     }
 
     /// Nobody could be called: the nearest pods have no CPU to spare. Calls that are due would be in vain too.
@@ -185,6 +215,7 @@ impl<T: Token, W> Pool<T, W> {
         o.at = 0;
         o.taken_at = now;
         o.called = o.called.saturating_sub(1);
+        o.unanswered = 0;
         let more = CALLS_PER_HELPER.min(self.worklist.len() as u32);
         o.wanted = o.wanted.max(self.counts.attached + more);
     }
@@ -318,9 +349,11 @@ mod tests {
         let (mut p, q, mut d) = pool(true);
         queue(&mut p, q, 1, 1_000, &mut d);
         assert_eq!(p.offer(HEDGE, 1_000 + HEDGE - 1), None);
-        assert_eq!(p.offer(HEDGE, 1_000 + HEDGE), Some(7));
+        let tag = |o: Option<Offer>| o.map(|o| (o.pwq, o.calls));
+        assert_eq!(tag(p.offer(HEDGE, 1_000 + HEDGE)), Some((7, 1)));
         assert_eq!(p.offer(HEDGE, 1_000 + HEDGE + 1), None, "one at a time");
-        assert_eq!(p.offer(HEDGE, 1_000 + 2 * HEDGE), Some(7), "nobody came");
+        let again = tag(p.offer(HEDGE, 1_000 + 2 * HEDGE));
+        assert_eq!(again, Some((7, 2)), "nobody came");
         assert_eq!(p.pwq(q).counters.hedged, 1);
     }
 

@@ -312,6 +312,30 @@ impl<T: Token, W> Pool<T, W> {
         true
     }
 
+    /// A worker that helps elsewhere blocks in an item there: its CPU is free for another helper. No effect unless it is away;
+    /// returns whether it was.
+    pub fn away_blocked(&mut self, w: WorkerId) -> bool {
+        let away = self
+            .workers
+            .get(w)
+            .is_some_and(|x| x.state == WorkerState::Away);
+        if away {
+            self.set_state(w, WorkerState::Blocked);
+        }
+        away
+    }
+
+    /// A worker for which [`Pool::away_blocked`] was true runs again.
+    pub fn away_resumed(&mut self, w: WorkerId) {
+        if self
+            .workers
+            .get(w)
+            .is_some_and(|x| x.state == WorkerState::Blocked)
+        {
+            self.set_state(w, WorkerState::Away);
+        }
+    }
+
     /// Whether a running worker takes more items (kernel: keep_working).
     #[inline]
     pub(super) fn may_keep_working(&self, w: WorkerId, now: Time) -> bool {

@@ -36,8 +36,8 @@ pub(crate) enum Req {
     Drained(PwqTag),
     Leave(PwqTag, u32),
     Mayday(PwqTag),
-    /// Items of this pool wait too long: a helper is to be called.
-    Offer(u32),
+    /// Items of this pool wait too long, or will (ns): a helper is to be called.
+    Offer(u32, u64),
 }
 
 /// One step of what an item does.

@@ -64,7 +64,7 @@ impl Sim {
                     self.os.wake(r, None, Want::Rules);
                 }
             }
-            Req::Offer(from) => self.call_helper(from),
+            Req::Offer(from, wait_ns) => self.call_helper(from, wait_ns),
         }
     }
 
@@ -195,18 +195,22 @@ impl Sim {
     pub(crate) fn offer(&mut self, p: u32) {
         let (now, hedge) = (self.os.now, self.wq.hedge_ns);
         let st = &mut self.wq.pools[p as usize];
-        if st.helped && st.pool.offer(hedge, now).is_some() {
+        if st.helped
+            && let Some(o) = st.pool.offer(hedge, now)
+        {
             st.offers += 1;
-            self.wq.todo.push_back(Req::Offer(p));
+            for _ in 0..o.calls {
+                self.wq.todo.push_back(Req::Offer(p, o.wait_ns));
+            }
             self.run_todo();
         }
     }
 
     /// Items of this pool wait too long: the nearest pool with a CPU to spare sends a worker.
-    fn call_helper(&mut self, from: u32) {
+    fn call_helper(&mut self, from: u32, wait_ns: u64) {
         let (now, cpu, hedge) = (self.os.now, self.at, self.wq.hedge_ns);
         let st = &self.wq.pools[from as usize];
-        let age = st.pool.longest_wait(now).max(hedge);
+        let age = wait_ns.max(hedge);
         let spare = |q: u32| self.has_spare(q);
         let Some(to) = help::whom_to_offer(&st.neighbours, hedge, age, spare) else {
             self.wq.pools[from as usize].pool.nobody_to_call();

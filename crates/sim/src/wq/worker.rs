@@ -111,6 +111,14 @@ impl Sim {
             let (now, cpu) = (self.os.now, self.os.threads[t as usize].cpu);
             self.at = cpu;
             self.wq.with(p, cpu, |pool, d| pool.blocked(w, now, d));
+            if let Role::Worker {
+                pool,
+                id,
+                away: Some(_),
+            } = self.roles[t as usize]
+            {
+                self.wq.pools[pool as usize].pool.away_blocked(id);
+            }
             self.run_todo();
         }
     }
@@ -119,6 +127,14 @@ impl Sim {
     pub(crate) fn resumed(&mut self, t: Tid) {
         if let Some((p, w)) = self.bench(t) {
             self.wq.pools[p as usize].pool.resumed(w);
+            if let Role::Worker {
+                pool,
+                id,
+                away: Some(_),
+            } = self.roles[t as usize]
+            {
+                self.wq.pools[pool as usize].pool.away_resumed(id);
+            }
         }
     }
 
@@ -254,7 +270,8 @@ impl Sim {
         if !st.helped || !self.cpu_is_wanted() || !st.pool.outlook().behind {
             return false;
         }
-        let far = st.pool.longest_wait(self.os.now) >= self.wq.hedge_ns;
+        let old = self.os.now.saturating_sub(st.pool.outlook().oldest);
+        let far = old >= self.wq.hedge_ns;
         let mut near = st.neighbours.iter();
         near.any(|n| (far || !n.far) && self.has_spare(n.pod))
     }
@@ -286,12 +303,6 @@ impl Sim {
     /// nearest pool with work.
     fn find_help(&mut self, pool: u32) -> Option<(u32, bool)> {
         let now = self.os.now;
-        if self.cpu_is_wanted() {
-            if self.wq.pools[pool as usize].called_by.take().is_some() {
-                self.wq.pools[pool as usize].vain_until = now + help::VAIN_NS;
-            }
-            return None;
-        }
         let look = |pools: &[PoolSt], p: u32| {
             let o = pools[p as usize].pool.outlook();
             (o.oldest != 0).then(|| Waiting {
@@ -357,6 +368,22 @@ impl Sim {
     /// A worker about to park looks into the nearest pods. `None`: it stays; else whether it has something to do now.
     fn go_helping(&mut self, t: Tid, pool: u32, id: WorkerId) -> Option<bool> {
         let (p, far) = self.find_help(pool)?;
+        if self.cpu_is_wanted() {
+            // Who waited may be done soon: the second time it gives up.
+            let yields = &mut self.os.threads[t as usize].yields;
+            *yields += 1;
+            if *yields < 2 {
+                self.os.yield_cpu(t);
+                return Some(false);
+            }
+            *yields = 0;
+            let st = &mut self.wq.pools[pool as usize];
+            if st.called_by.take().is_some() {
+                st.vain_until = self.os.now + help::VAIN_NS;
+            }
+            return None;
+        }
+        self.os.threads[t as usize].yields = 0;
         if !self.wq.pools[pool as usize].pool.go_away(id) {
             return None;
         }
