@@ -14,7 +14,8 @@ pub struct Outlook {
     pub behind: bool,
     /// Fewer workers run than may: a CPU of the pod has nothing to do for this pool.
     pub spare: bool,
-    /// As `spare`, and not even a worker that helps elsewhere keeps that CPU busy.
+    /// As `spare`, and not even a worker that helps elsewhere keeps that CPU busy, nor is one on its way: whoever is called next
+    /// would be put behind it if all sleep on one CPU.
     pub idle: bool,
 }
 
@@ -81,7 +82,7 @@ impl<T: Token, W> Pool<T, W> {
                 && self.worklist.len() > self.counts.waking as usize
                 && self.worklist.len() as u64 * self.average_run_ns >= VISIT_NS,
             spare: !full,
-            idle: busy + self.counts.away < self.limit_now(),
+            idle: self.counts.waking == 0 && busy + self.counts.away < self.limit_now(),
         }
     }
 
