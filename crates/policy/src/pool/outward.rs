@@ -217,8 +217,9 @@ impl<T: Token, W> Pool<T, W> {
         o.taken_at = now;
         o.called = o.called.saturating_sub(1);
         o.unanswered = 0;
-        let more = CALLS_PER_HELPER.min(self.worklist.len() as u32);
-        o.wanted = o.wanted.max(self.counts.attached + more);
+        let here = self.counts.attached;
+        let more = (here * CALLS_PER_HELPER).min(self.worklist.len() as u32);
+        o.wanted = o.wanted.max(here + more);
     }
 
     /// A worker steps aside: a helper is called in its place, at once.
@@ -356,6 +357,134 @@ mod tests {
         let again = tag(p.offer(HEDGE, 1_000 + 2 * HEDGE));
         assert_eq!(again, Some((7, 2)), "nobody came");
         assert_eq!(p.pwq(q).counters.hedged, 1);
+    }
+
+    /// A pool whose one worker runs one of `n` items of 40 us each.
+    fn behind(n: u32) -> (Pool<u32, u32>, PwqId, Notes) {
+        let (mut p, q, mut d) = pool(true);
+        p.average_run_ns = 40_000;
+        for i in 0..n {
+            queue(&mut p, q, i, 0, &mut d);
+        }
+        start(&mut p, 0, &mut d);
+        p.recall_all(0, &mut d);
+        (p, q, d)
+    }
+
+    /// A helper comes and takes an item.
+    fn come(p: &mut Pool<u32, u32>, now: Time, d: &mut Notes) -> WorkerId {
+        let w = p.attach(WorkerKind::Helper, 0, now);
+        assert!(p.next_attached(w, None, HERE, now, &mut Vec::new(), d));
+        w
+    }
+
+    #[test]
+    fn helpers_that_come_to_a_standing_backlog_have_more_called_at_once() {
+        let (mut p, _, mut d) = behind(40);
+        assert!(p.offer(HEDGE, 1).is_some(), "it would take 1.6 ms");
+        assert!(p.offer(HEDGE, 2).is_none(), "one call at first");
+        let mut calls = vec![1];
+        for round in 1..4 {
+            let now = round * 10_000;
+            (0..calls[calls.len() - 1]).for_each(|_| {
+                come(&mut p, now, &mut d);
+            });
+            let n = std::iter::from_fn(|| p.offer(HEDGE, now)).count();
+            calls.push(n);
+        }
+        assert!(calls.windows(2).all(|w| w[1] >= w[0]), "{calls:?}");
+        assert!(calls.iter().sum::<usize>() >= 8, "{calls:?}");
+    }
+
+    #[test]
+    fn a_backlog_that_is_not_worth_it_calls_nobody_before_the_hedge_delay() {
+        let (mut p, q, mut d) = behind(4);
+        p.average_run_ns = VISIT_NS - 1;
+        assert!(p.offer(HEDGE, HEDGE / 2).is_none());
+        // Long items, but nobody had to wait for long.
+        p.average_run_ns = 15_000;
+        queue(&mut p, q, 100, HEDGE / 2, &mut d);
+        assert!(p.offer(HEDGE, HEDGE / 2 + 1).is_none());
+    }
+
+    #[test]
+    fn as_many_helpers_as_were_of_use_a_moment_ago_are_called_again_at_once() {
+        let (mut p, q, mut d) = behind(5);
+        assert!(p.offer(HEDGE, HEDGE).is_some());
+        let helpers: Vec<WorkerId> = (0..4).map(|_| come(&mut p, HEDGE, &mut d)).collect();
+        for w in helpers {
+            p.detach(w, HEDGE + 1_000, &mut d);
+        }
+        assert!(p.offer(HEDGE, HEDGE + 1_000).is_none(), "nothing waits");
+        for i in 10..20 {
+            queue(&mut p, q, i, HEDGE + 2_000, &mut d);
+        }
+        let at = HEDGE + 3_000;
+        let n = std::iter::from_fn(|| p.offer(HEDGE, at)).count();
+        assert!(n >= 2, "{n}");
+        // Long after nobody remembers them.
+        let (mut p, q, mut d) = behind(2);
+        come(&mut p, 0, &mut d);
+        for i in 10..13 {
+            queue(&mut p, q, i, 2 * HELPERS_KEPT_NS, &mut d);
+        }
+        assert!(p.offer(HEDGE, 2 * HELPERS_KEPT_NS + 1).is_none());
+    }
+
+    #[test]
+    fn a_helper_stays_while_a_backlog_stands_and_one_from_afar_while_it_is_long() {
+        let (mut p, _, mut d) = behind(9);
+        let w = come(&mut p, 0, &mut d);
+        assert!(p.keeps_helper(false, HEDGE, 1), "8 of 40 us wait");
+        assert!(p.keeps_helper(true, HEDGE, 1), "for 160 us");
+        while p.waiting() > 3 {
+            assert!(p.next_attached(w, None, HERE, 1, &mut Vec::new(), &mut d));
+        }
+        assert!(p.keeps_helper(false, HEDGE, 1));
+        assert!(!p.keeps_helper(true, HEDGE, 1));
+        while p.next_attached(w, None, HERE, 1, &mut Vec::new(), &mut d) {}
+        assert!(!p.keeps_helper(false, HEDGE, 10 * HEDGE), "nothing waits");
+        p.detach(w, 1, &mut d);
+        p.check();
+    }
+
+    #[test]
+    fn a_worker_that_steps_aside_leaves_and_has_a_helper_called_and_is_tried_again_later() {
+        let (mut p, q, mut d) = pool(true);
+        p.config.target = 2;
+        p.average_run_ns = 40_000;
+        for i in 0..20 {
+            queue(&mut p, q, i, 0, &mut d);
+        }
+        let (a, next) = start(&mut p, 0, &mut d);
+        assert_eq!(next, Next::Run);
+        let (b, next) = start(&mut p, 0, &mut d);
+        assert_eq!(next, Next::Run);
+        p.step_aside(1_000_000, 10);
+        assert_eq!(p.limit_now(), 1);
+        let mut out = Vec::new();
+        assert_eq!(p.next(b, HERE, 10, &mut out, &mut d), Next::Idle);
+        assert!(p.offer(HEDGE, 11).is_some(), "at once");
+        assert_eq!(p.next(a, HERE, 20, &mut out, &mut d), Next::Run);
+        p.step_aside(1_000_000, 30);
+        assert_eq!(p.limit_now(), 1, "one always runs");
+        assert_eq!(p.next(a, HERE, 1_000_031, &mut out, &mut d), Next::Run);
+        assert_eq!(p.limit_now(), 2);
+        p.check();
+    }
+
+    #[test]
+    fn a_helper_that_blocks_elsewhere_makes_room_for_another_one() {
+        let (mut p, _, mut d) = pool(true);
+        let (w, next) = start(&mut p, 0, &mut d);
+        assert_eq!(next, Next::Idle);
+        assert!(p.go_away(w) && !p.outlook().idle);
+        assert!(p.away_blocked(w) && !p.away_blocked(w));
+        assert!(p.outlook().idle);
+        p.away_resumed(w);
+        assert!(!p.outlook().idle);
+        assert_eq!(p.next(w, HERE, 3, &mut Vec::new(), &mut d), Next::Idle);
+        p.check();
     }
 
     #[test]
