@@ -524,9 +524,9 @@ fn look_outward(
     let Some(rt) = rt else { return };
     let hedge = rt.wakes.hedge_ns();
     if policy.is_overdue(hedge, now)
-        && let Some(tag) = policy.offer(hedge, now)
+        && let Some(offer) = policy.offer(hedge, now)
     {
-        drv.offer(tag);
+        drv.offer(offer);
     }
 }
 
