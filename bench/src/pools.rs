@@ -100,6 +100,10 @@ pub const ALL: &[Entry] = &[
     ours("cmwq", "unbound workqueue, statistics on"),
     ours("cmwq-nostats", "the same, without histograms"),
     ours(
+        "cmwq-handle",
+        "the same, each item with a handle that is dropped",
+    ),
+    ours(
         "cmwq-inline",
         "the same, a waiting thread may run the awaited item itself",
     ),
@@ -191,6 +195,7 @@ pub fn visit<V: Visitor>(name: &str, visitor: V) -> Result<V::Out> {
         #[cfg(libdispatch)]
         "libdispatch" => visitor.visit::<native::LibDispatch>(),
         "cmwq" => visitor.visit::<managed::Cmwq>(),
+        "cmwq-handle" => visitor.visit::<managed::CmwqHandle>(),
         "cmwq-nostats" => visitor.visit::<managed::CmwqNoStats>(),
         "cmwq-inline" => visitor.visit::<managed::CmwqInline>(),
         "cmwq-said" => visitor.visit::<managed::CmwqSaid>(),

@@ -5,7 +5,7 @@ use cmwq::{Runtime, Workqueue};
 
 use super::Pool;
 
-/// As a user gets it.
+/// As a user gets it: items that nobody waits for are queued without a handle, as the peers' are.
 const PLAIN: u8 = 0;
 /// A waiting thread may run the awaited item itself.
 const INLINE: u8 = 1;
@@ -13,12 +13,15 @@ const INLINE: u8 = 1;
 const SAID: u8 = 2;
 /// Without histograms of waiting and run times.
 const NO_STATS: u8 = 3;
+/// Every item gets a handle, which is dropped at once.
+const HANDLE: u8 = 4;
 
 /// A workqueue in one of the settings above.
 pub(super) struct Managed<const SETTING: u8>(Workqueue);
 
 pub(super) type Cmwq = Managed<PLAIN>;
 pub(super) type CmwqNoStats = Managed<NO_STATS>;
+pub(super) type CmwqHandle = Managed<HANDLE>;
 pub(super) type CmwqInline = Managed<INLINE>;
 pub(super) type CmwqSaid = Managed<SAID>;
 
@@ -41,7 +44,11 @@ impl<const SETTING: u8> Pool for Managed<SETTING> {
     }
 
     fn spawn<F: FnOnce() + Send + 'static>(&self, item: F) {
-        drop(self.0.spawn(item));
+        if SETTING == HANDLE {
+            drop(self.0.spawn(item));
+        } else if let Err(e) = self.0.spawn_detached(item) {
+            panic!("an open queue without a bound takes every item: {e}");
+        }
     }
 
     fn run_one<F: FnOnce() + Send + 'static>(&self, item: F) {

@@ -3,7 +3,9 @@
 use crate::control::probe;
 use crate::current::{self, WorkerContext};
 use cmwq_control::trace::TraceKind;
+use cmwq_policy::pool::WorkerState;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Calls `f`, having told the pool that this worker is about to block: items that wait get another worker at once, instead of
 /// when the block is detected. Outside a work item it just calls `f`. May be nested; the outermost call counts.
@@ -28,28 +30,33 @@ pub(crate) fn enter() -> Away {
     let Some(w) = current::worker() else {
         return Away(None);
     };
-    w.rt.detect
-        .counts
-        .said
-        .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let began = w.pool.with(|p, drv| {
-        let now = drv.now();
-        let full = p.counts().running >= p.target();
-        if p.blocked(w.worker, now, drv) && full {
-            drv.hand_over(crate::sys::cpu::current_cpu());
+    w.rt.detect.counts.said.fetch_add(1, Ordering::Relaxed);
+    let ours = match w.home {
+        // A helper does not count where it helps, but its own pool may send another one.
+        Some((home, id)) => {
+            let first = !w.shared.away.swap(true, Ordering::Relaxed);
+            first && {
+                home.with(|p, _| p.away_blocked(id));
+                true
+            }
         }
-        p.worker(w.worker)
-            .is_some_and(|x| x.state == cmwq_policy::pool::WorkerState::Blocked)
-    });
-    // A nested section finds the worker blocked by the outer one, which also ends it.
-    let ours = began
-        && !w
-            .shared
-            .away
-            .swap(true, std::sync::atomic::Ordering::Relaxed);
+        None => {
+            let began = w.pool.with(|p, drv| {
+                let now = drv.now();
+                let full = p.counts().running >= p.target();
+                if p.blocked(w.worker, now, drv) && full {
+                    drv.hand_over(crate::sys::cpu::current_cpu());
+                }
+                p.worker(w.worker)
+                    .is_some_and(|x| x.state == WorkerState::Blocked)
+            });
+            // A nested section finds the worker blocked by the outer one, which also ends it.
+            began && !w.shared.away.swap(true, Ordering::Relaxed)
+        }
+    };
     if ours {
         probe::worker_event(&w.rt, || TraceKind::WorkerBlocked {
-            worker_tid: w.shared.tid.load(std::sync::atomic::Ordering::Relaxed) as u32,
+            worker_tid: w.shared.tid.load(Ordering::Relaxed) as u32,
             by: "said".into(),
         });
     }
@@ -59,12 +66,13 @@ pub(crate) fn enter() -> Away {
 impl Drop for Away {
     fn drop(&mut self) {
         if let Some(w) = &self.0 {
-            w.shared
-                .away
-                .store(false, std::sync::atomic::Ordering::Relaxed);
-            w.pool.with(|p, _| p.resumed(w.worker));
+            w.shared.away.store(false, Ordering::Relaxed);
+            match w.home {
+                Some((home, id)) => home.with(|p, _| p.away_resumed(id)),
+                None => w.pool.with(|p, _| p.resumed(w.worker)),
+            }
             probe::worker_event(&w.rt, || TraceKind::WorkerResumed {
-                worker_tid: w.shared.tid.load(std::sync::atomic::Ordering::Relaxed) as u32,
+                worker_tid: w.shared.tid.load(Ordering::Relaxed) as u32,
             });
         }
     }

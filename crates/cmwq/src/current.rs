@@ -14,6 +14,8 @@ pub(crate) struct WorkerContext {
     pub(crate) pool: &'static RtPool,
     pub(crate) worker: WorkerId,
     pub(crate) shared: Arc<WorkerShared>,
+    /// A helper's own pool, and what it is there.
+    pub(crate) home: Option<(&'static RtPool, WorkerId)>,
 }
 
 /// One running item; inline runs nest.

@@ -70,6 +70,7 @@ mod detect;
 mod error;
 mod inline;
 mod item;
+mod pinned;
 mod pool;
 mod rescuer;
 mod runtime;

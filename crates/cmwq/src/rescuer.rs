@@ -128,6 +128,7 @@ impl Rescuer {
             pool,
             worker: id,
             shared: Arc::clone(&self.shared),
+            home: None,
         }));
         let mut batch = Vec::with_capacity(1);
         let mut done = 0;

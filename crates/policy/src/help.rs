@@ -14,6 +14,12 @@ pub const NEAR_PODS: usize = 8;
 pub const FAR_PODS: usize = 4;
 /// An item must have waited for this many hedge delays before another node may take it.
 pub const FAR_HEDGES: u64 = 2;
+/// A worker that was called to help and found that others want its CPU has come in vain: its pod is not called for this long.
+pub const VAIN_NS: u64 = 1_000_000;
+
+/// A worker that found others waiting for its CPU while near pods have CPUs to spare leaves its share of the pool to them for this
+/// long.
+pub const ASIDE_NS: u64 = 1_000_000;
 
 /// After how long an item that no worker of its pod has started is offered outward: twice the measured 99th percentile of
 /// wake-ups, at least [`MIN_HEDGE_NS`]. All in ns.
@@ -75,6 +81,11 @@ pub fn whom_to_help(
             })
         })
         .map(|n| n.pod)
+}
+
+/// Whether a worker that was called by a pool still goes there.
+pub fn still_wanted(waiting: Waiting, hedge_ns: u64) -> bool {
+    waiting.saturated || waiting.oldest_ns >= hedge_ns
 }
 
 /// The pod to which waiting work is offered, if it is time: the nearest one that seems to have an idle CPU.

@@ -67,7 +67,7 @@ pub fn run_with(
         max_active: s.max_active,
         ..QueueSpec::default()
     });
-    set_up_load(&mut sim, s, q);
+    set_up_load(&mut sim, s, q, setting.kernel);
     sim.arm_ticks();
     if !s.pinned {
         sim.wander();
@@ -136,7 +136,7 @@ fn outcome(sim: &mut Sim, s: &Scenario, a: &Counts, b: &Counts) -> Outcome {
     }
 }
 
-fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32) {
+fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32, kernel: bool) {
     let m = Arc::clone(&sim.os.m);
     let c = &m.costs;
     let kib = f64::from(s.bytes) / 1024.0;
@@ -156,9 +156,14 @@ fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32) {
             [(c.verify_kib * kib) as u64 + c.request, c.request],
         ),
         Way::Loop => {
+            // The loop device's own queue has the default attributes of whoever implements workqueues.
             let lo = sim.add_queue(&QueueSpec {
-                scope: AffinityScope::Cache,
-                kernel: true,
+                scope: if kernel {
+                    AffinityScope::Cache
+                } else {
+                    AffinityScope::CacheShard
+                },
+                kernel,
                 ..QueueSpec::default()
             });
             let copy = c.loop_item;

@@ -65,8 +65,12 @@ impl Sim {
     pub(crate) fn new(m: Arc<Machine>, rules: Rules, seed: u64) -> Sim {
         // The 99th percentile of wake-ups: a halted CPU's.
         let p99 = m.costs.wake + m.costs.switch + m.costs.idle_exit;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        // Where the first threads happen to start decides where they stay in a quiet run: another place with each seed.
+        let mut os = Os::new(m, rules);
+        os.cursor = rng.u32(0..os.cpus.len() as u32);
         Sim {
-            os: Os::new(m, rules),
+            os,
             wq: Wq {
                 pools: Vec::new(),
                 queues: Vec::new(),
@@ -79,7 +83,7 @@ impl Sim {
             },
             roles: Vec::new(),
             load: Load::default(),
-            rng: fastrand::Rng::with_seed(seed),
+            rng,
             charge: 0,
             at: 0,
             stats: Stats::default(),

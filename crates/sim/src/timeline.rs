@@ -32,10 +32,9 @@ impl Timeline {
         let name = match roles[t as usize] {
             Role::Issuer(i) => format!("issuer {i}"),
             Role::Worker { pool, id, away } => match away {
-                Some((p, _)) => format!("worker {pool}:{id} helps pool {p}"),
+                Some((p, ..)) => format!("worker {pool}:{id} helps pool {p}"),
                 None => format!("worker {pool}:{id}"),
             },
-            Role::Helper { pool, .. } => format!("helper of pod {pool}"),
             Role::Rescuer { queue, .. } => format!("rescuer of queue {queue}"),
         };
         let comma = if self.out.len() > 1 { "," } else { "" };

@@ -87,7 +87,7 @@ fn an_open_loop_load_arrives_at_its_rate() {
 }
 
 #[test]
-fn a_strict_scope_loses_work_conservation_and_helping_wins_much_of_it_back() {
+fn a_strict_scope_loses_work_conservation_and_helping_wins_it_back() {
     // All issuers on one cache: with a strict scope the other caches idle.
     let m = Arc::new(machines::find("l3:4 core:4").unwrap());
     let s = Scenario {
@@ -101,7 +101,7 @@ fn a_strict_scope_loses_work_conservation_and_helping_wins_much_of_it_back() {
     let rate = |name| run(&m, &s, &Setting::named(name).unwrap(), 1).requests_per_s;
     let (strict, system, ours) = (rate("cache-strict"), rate("system"), rate("default"));
     assert!(strict < 0.5 * system, "{strict} {system}");
-    assert!(ours > 1.5 * strict, "{ours} {strict}");
+    assert!(ours > 0.95 * system, "{ours} {system}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::sys::parker::WakeToken;
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{BirthReason, Driver as PolicyDriver, PwqTag, Time, WorkerId};
+use cmwq_policy::pool::{BirthReason, Driver as PolicyDriver, Offer, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -36,8 +36,8 @@ pub(crate) enum Todo {
     Mayday(Arc<PwqLink>),
     /// An item became active, and somebody wants to know.
     Activated(Named, Arc<PwqLink>),
-    /// Items of the pwq have waited too long for their pod: call a helper.
-    Offer(Arc<PwqLink>),
+    /// Items of the pwq have waited too long for their pod, or will: call helpers.
+    Offer(Arc<PwqLink>, Offer),
 }
 
 /// Takes the policy's notes under the pool's lock.
@@ -110,9 +110,9 @@ impl<'a> Driver<'a> {
 
     /// Items of the pwq have waited too long for their pod.
     #[cold]
-    pub(super) fn offer(&mut self, pwq: PwqTag) {
-        let link = self.link(pwq);
-        self.todo.push(Todo::Offer(link));
+    pub(super) fn offer(&mut self, offer: Offer) {
+        let link = self.link(offer.pwq);
+        self.todo.push(Todo::Offer(link, offer));
     }
 
     #[cold]
@@ -313,6 +313,10 @@ fn perform(step: Todo, todo: &mut Vec<Todo>) {
             link.wq.call_rescuer(&link);
         }
         Todo::Activated(named, link) => probe::activate_work(named, &link.wq),
-        Todo::Offer(link) => link.wq.call_helper(&link, todo),
+        Todo::Offer(link, offer) => {
+            for _ in 0..offer.calls {
+                link.wq.call_helper(&link, offer.wait_ns, todo);
+            }
+        }
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! It leaves its own pool's idle list (*away*: it is not woken meanwhile), attaches to the other pool as a helper, as a rescuer
 //! does, takes one item there, runs it on its own CPU, and settles it there: busy table, counters and limits are those of the
-//! item's home pool. It goes on with the next item as long as that waits too and its own pool has neither work nor a full CPU.
+//! item's home pool. It goes on with the next item as long as a backlog stands there, its own pool has neither work nor a full CPU, and
+//! nobody else wants the CPU. A worker that finds its own pool behind while others want its CPU makes room for them, if helpers can
+//! be had.
 //!
 //! - H1: a worker that is away counts in neither pool. What is queued at home meanwhile finds another worker.
 //! - H2: no two locks are held together: away, attach, take, detach and home are steps of their own.
@@ -15,25 +17,84 @@ use crate::current::{self, WorkerContext};
 use crate::item::ItemPtr;
 use crate::sys::cpu;
 use cmwq_control::trace::TraceKind;
-use cmwq_policy::help::FAR_HEDGES;
-use cmwq_policy::pool::{Here, Taken, WorkerId, WorkerKind};
+use cmwq_policy::help::ASIDE_NS;
+use cmwq_policy::pool::{Here, Taken, Time, WorkerId, WorkerKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// A yield that takes this long has let somebody else run: alone it takes half a microsecond.
+const WANTED_NS: u64 = 20_000;
+/// A worker that helps, or whose pool is behind, looks this often whether others want its CPU: that costs it one part in a hundred.
+const LOOK_NS: u64 = 50_000;
 
 /// Looks into the near pools and helps in one of them. True if the worker should ask its own pool again: it helped, or was woken.
 pub(super) fn help(context: &Arc<WorkerContext>, batch: &mut Vec<Taken<ItemPtr>>) -> bool {
     let WorkerContext {
-        rt, pool, worker, ..
+        rt,
+        pool,
+        worker,
+        shared,
+        ..
     } = &**context;
     let hedge = rt.wakes.hedge_ns();
     let Some((other, this_use, far)) = pool.outward.whom_to_help(hedge, || rt.time.now()) else {
         return false;
     };
+    if cpu_is_wanted(context) {
+        // That it would have been called again and again is what the pod is spared now.
+        pool.outward.came_in_vain(rt.time.now());
+        return shared.parker.is_notified();
+    }
     if !pool.with(|p, _| p.go_away(*worker)) {
         return true;
     }
     visit(context, other, this_use, far, batch);
     true
+}
+
+/// Whether others want the caller's CPU: it lets them run, and looks how long that took; if long, once again, as they may be done,
+/// or the system may have moved the caller to a free CPU. About half a microsecond if nobody does.
+fn cpu_is_wanted(context: &WorkerContext) -> bool {
+    let yields_long = || {
+        let before = context.rt.time.now();
+        crate::sys::sched::yield_now();
+        context.rt.time.now().saturating_sub(before) >= WANTED_NS
+    };
+    yields_long() && yields_long()
+}
+
+/// Between two batches: if more waits than the pool gets done, others want this worker's CPU, and near pods have CPUs to spare, the
+/// pool leaves this CPU to the others for a while. Looks at most once in [`LOOK_NS`]; `looked` is when it last did.
+#[inline]
+pub(super) fn make_room(context: &Arc<WorkerContext>, looked: &mut Time) {
+    let outward = &context.pool.outward;
+    if outward.outlook().behind {
+        make_room_slowly(context, looked);
+    }
+}
+
+#[cold]
+fn make_room_slowly(context: &Arc<WorkerContext>, looked: &mut Time) {
+    let WorkerContext {
+        rt, pool, worker, ..
+    } = &**context;
+    let now = rt.time.now();
+    if now.saturating_sub(*looked) < LOOK_NS {
+        return;
+    }
+    *looked = now;
+    let old = now.saturating_sub(pool.outward.outlook().oldest) >= rt.wakes.hedge_ns();
+    if !pool.outward.spare_near(old, now) {
+        return;
+    }
+    // What was done is counted out first: the wait may be long.
+    pool.with(|p, drv| {
+        let now = drv.now();
+        p.finish(*worker, now, drv);
+    });
+    if cpu_is_wanted(context) {
+        pool.with(|p, drv| p.step_aside(ASIDE_NS, drv.now()));
+    }
 }
 
 fn visit(
@@ -44,7 +105,11 @@ fn visit(
     batch: &mut Vec<Taken<ItemPtr>>,
 ) {
     let WorkerContext {
-        rt, pool, shared, ..
+        rt,
+        pool,
+        worker,
+        shared,
+        ..
     } = &**context;
     let tid = shared.tid.load(Ordering::Relaxed);
     let Some(id) = other.inspect(|inner| {
@@ -63,14 +128,18 @@ fn visit(
         pool: other,
         worker: id,
         shared: Arc::clone(shared),
+        home: Some((pool, *worker)),
     });
     current::enter(there);
-    let patience = rt.wakes.hedge_ns() * if far { FAR_HEDGES } else { 1 };
+    let hedge = rt.wakes.hedge_ns();
+    let mut looked = rt.time.now();
     let mut todo = Vec::new();
     let mut first = true;
+    let mut wanted_here = false;
     loop {
         let home = pool.outward.outlook();
-        let free = first || (home.oldest == 0 && home.spare && !shared.parker.is_notified());
+        let needed_at_home = home.oldest != 0 || !home.spare || shared.parker.is_notified();
+        let free = first || !(needed_at_home || wanted_here);
         let here = Here {
             cpu: cpu::current_cpu().unwrap_or(u32::MAX),
             in_pod: false,
@@ -79,10 +148,10 @@ fn visit(
             let now = drv.now();
             // What was done is counted out before the look at what is left.
             p.finish(id, now, drv);
-            let o = p.outlook();
-            let old = o.oldest != 0 && now.saturating_sub(o.oldest) >= patience;
-            let wanted = old || (o.behind && !far);
-            if free && wanted && p.next_attached(id, None, here, now, batch, drv) {
+            if free
+                && p.keeps_helper(far, hedge, now)
+                && p.next_attached(id, None, here, now, batch, drv)
+            {
                 shared.batch.publish(batch.len(), now);
                 return (true, now);
             }
@@ -110,6 +179,15 @@ fn visit(
         if rt.fork.is_stale() {
             // The item forked and returned in the child, which has no business with our items.
             return;
+        }
+        let now = rt.time.now();
+        if now.saturating_sub(looked) >= LOOK_NS {
+            looked = now;
+            other.with(|p, drv| {
+                let now = drv.now();
+                p.finish(id, now, drv);
+            });
+            wanted_here = cpu_is_wanted(context);
         }
     }
     current::enter(Arc::clone(context));

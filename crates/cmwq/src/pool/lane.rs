@@ -9,7 +9,7 @@
 //! - L1: the lane is open only while items wait, on the worklist or in a batch, and a worker runs or is on its way: it comes for the lock at
 //!   its next item boundary, and the tick that watches waiting items is running. This is decided at the end of every hold of
 //!   the lock. An issuer that finds the last decision about starting more workers longer ago than a wake-up takes goes by the
-//!   lock, so that this is decided again if the running ones take long.
+//!   lock unless it is held, so that this is decided again if the running ones take long.
 //! - L2: no item is left behind: Q4 of the queue.
 //! - L3: an item in the lane names its pwq, which is not unlinked before the lane was absorbed with no issuer on its way: an
 //!   issuer holds the queue's table while it puts, and a pwq is released only after every table that names it is gone.
@@ -25,13 +25,13 @@ use crate::item::{Header, ItemPtr};
 use crate::shim::atomic::{AtomicU64, Ordering};
 use crate::sys::cpu::prefetch;
 use crate::workqueue::PwqLink;
-use cmwq_policy::pool::{Enqueue, Time, WAKE_COST_NS};
+use cmwq_policy::pool::{BATCH, Enqueue, Time, WAKE_COST_NS};
 use cmwq_policy::word::MAX_ENTRY;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// How long the worklist is kept: a few batches.
-const LOT: usize = 64;
+/// How long the worklist is kept: two batches. More would only make holds of the lock longer.
+const LOT: usize = 2 * BATCH;
 
 /// What a tick absorbs. At 1 ms a tick, faster than items of more than 4 us leave a lane, so that an item that waits too long
 /// behind slow ones is known soon.

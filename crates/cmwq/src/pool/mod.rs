@@ -27,13 +27,14 @@ use lane::{Lane, Reach};
 pub(crate) use outward::Near;
 use outward::Outward;
 pub(crate) use registry::{pool_by_id, unused_pool};
-pub(crate) use spawner::Spawner;
+pub(crate) use spawner::{Spawner, ever_failed};
 pub(crate) use worker::WorkerShared;
 
 use crate::completion::Completion;
 use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
+use crate::shim::MutexGuard;
 use crate::workqueue::PwqLink;
 use cmwq_policy::pool::{DeathReason, Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
@@ -254,7 +255,17 @@ impl RtPool {
         todo: &mut Vec<Todo>,
         step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
     ) -> R {
-        let mut guard = self.inner.lock();
+        self.step_locked(self.inner.lock_busily(), reach, todo, step)
+    }
+
+    #[inline]
+    fn step_locked<R>(
+        &'static self,
+        mut guard: MutexGuard<'_, Inner>,
+        reach: Reach,
+        todo: &mut Vec<Todo>,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
         let inner = &mut *guard;
         let mut drv = Driver::new(&inner.workers, &inner.time, inner.home.as_deref(), todo);
         let (policy, blocks) = (&mut inner.policy, &mut inner.submissions);
@@ -356,10 +367,13 @@ impl RtPool {
                     return true;
                 }
                 lane::Submitted::Decide => {
-                    self.decide(now);
+                    // Whoever holds the lock now decides as well, or the next issuer, or the tick.
+                    if let Some(guard) = self.inner.try_lock() {
+                        self.decide(guard, now);
+                    }
                     return true;
                 }
-                lane::Submitted::Full => self.decide(now),
+                lane::Submitted::Full => self.decide(self.inner.lock_busily(), now),
             }
         }
         false
@@ -367,9 +381,9 @@ impl RtPool {
 
     /// Whether one more worker has to be started, and room in the lane.
     #[cold]
-    fn decide(&'static self, now: Time) {
+    fn decide(&'static self, guard: MutexGuard<'_, Inner>, now: Time) {
         let mut todo = Vec::new();
-        self.step_for_items(&mut todo, |p, drv| {
+        self.step_locked(guard, Reach::Lot, &mut todo, |p, drv| {
             self.visited(now);
             p.kick(now, drv);
         });
@@ -510,9 +524,9 @@ fn look_outward(
     let Some(rt) = rt else { return };
     let hedge = rt.wakes.hedge_ns();
     if policy.is_overdue(hedge, now)
-        && let Some(tag) = policy.offer(hedge, now)
+        && let Some(offer) = policy.offer(hedge, now)
     {
-        drv.offer(tag);
+        drv.offer(offer);
     }
 }
 

@@ -256,6 +256,7 @@ pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthRe
         pool,
         worker: id,
         shared: Arc::clone(&shared),
+        home: None,
     });
     current::enter(Arc::clone(&context));
     rt.worker_hook(true);
@@ -275,12 +276,14 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         pool,
         worker,
         shared,
+        ..
     } = &**context;
     let mut batch = Vec::with_capacity(cmwq_policy::pool::BATCH);
     let mut todo = Vec::new();
     let mut wakes: u32 = 0;
     let mut woken_at = 0;
     let mut went_home = false;
+    let mut looked = 0;
     loop {
         shared.place.widen();
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
@@ -333,6 +336,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                     // The item forked and returned in the child, which has no business with our items.
                     return;
                 }
+                helper::make_room(context, &mut looked);
                 went_home = shared.widened.load(Ordering::Relaxed) && rt.narrow(pool, shared);
             }
             Next::Idle => {

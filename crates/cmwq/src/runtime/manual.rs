@@ -115,6 +115,7 @@ impl RtInner {
             pool,
             worker: id,
             shared: Arc::clone(&shared),
+            home: None,
         }));
         let mut batch = Vec::new();
         loop {

@@ -423,6 +423,7 @@ impl RtInner {
         self.warn_once(format!(
             "the timer thread could not be made: {e}; it is tried again every second, and waiters fire timers meanwhile"
         ));
+        self.spawner.note_failure();
         self.spawner.retry_timers(self);
     }
 

@@ -20,6 +20,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 const COMPLETE: u32 = 1;
 const HANDLE: u32 = 2;
@@ -190,7 +191,7 @@ where
 }
 
 /// Drops a value; a panic of its drop glue ends here (the panic hook has reported it).
-fn drop_quietly<V>(v: V) {
+pub(super) fn drop_quietly<V>(v: V) {
     quietly(move || drop(v));
 }
 
@@ -349,6 +350,22 @@ impl<T> TaskRef<T> {
             }
             // Ordering: Acquire, as above.
             seen = state.load(Ordering::Acquire);
+        }
+    }
+
+    /// [`Self::wait`] until a moment, or for as long as it takes.
+    pub(crate) fn wait_until(&self, deadline: Option<Instant>) -> bool {
+        let Some(deadline) = deadline else {
+            return self.wait(Timeout::Never);
+        };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.wait(Timeout::After(left)) {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
         }
     }
 

@@ -64,11 +64,11 @@ impl WqInner {
     /// The pwq of index `i` of `table`, made if it does not exist yet. None if the table was replaced meanwhile.
     pub(super) fn make_link(
         self: &Arc<Self>,
-        table: &Arc<Table>,
+        table: &Table,
         i: usize,
     ) -> Result<Option<Arc<PwqLink>>, QueueError> {
         let mut state = self.lock();
-        if !Arc::ptr_eq(table, &self.table.load_full()) {
+        if !self.table.is(table) {
             return Ok(None);
         }
         if self.is_closed() {
@@ -145,43 +145,49 @@ impl WqInner {
 
     /// Items of this pwq have waited too long in their pod: the nearest pool with a CPU to spare sends a worker, or a pool is
     /// made for the nearest pod that has none yet. An offer that nobody can take is no error: it is made again later.
-    pub(crate) fn call_helper(self: &Arc<Self>, link: &Arc<PwqLink>, todo: &mut Vec<Todo>) {
+    pub(crate) fn call_helper(
+        self: &Arc<Self>,
+        link: &Arc<PwqLink>,
+        wait_ns: u64,
+        todo: &mut Vec<Todo>,
+    ) {
         let hedge = self.rt.wakes.hedge_ns();
-        let since = link.pool.outward.outlook().oldest;
-        if since == 0 {
-            return;
-        }
         // It may be offered because it will be overdue.
-        let age = self.rt.time.now().saturating_sub(since).max(hedge);
+        let age = wait_ns.max(hedge);
         let far = age >= hedge.saturating_mul(FAR_HEDGES);
-        let near = link.pool.outward.whom_to_offer(hedge, age);
+        let now = self.rt.time.now();
+        let near = link.pool.outward.whom_to_offer(hedge, age, now);
         let target = match near {
-            Some((pool, this_use)) if !far => Some((pool, this_use)),
+            Some((pool, this_use, false)) => Some((pool, this_use, false)),
             // A pod of this node without a pool comes before another node's.
             found => self
                 .open_up(link, far)
-                .map(|l| (l.pool, l.pool.outward.this_use()))
+                .map(|(l, far)| (l.pool, l.pool.outward.this_use(), far))
                 .or(found),
         };
-        let Some((pool, this_use)) = target else {
+        let Some((pool, this_use, far)) = target else {
+            link.pool.inspect(|inner| inner.policy.nobody_to_call());
             return;
         };
+        let home = link.pool.outward.this_use();
         pool.step(todo, |p, drv| {
             if pool.outward.this_use() == this_use {
+                // Who comes looks into the caller's pool first, which may not be among those near to its own.
+                pool.outward.called_by(link.pool.id, home, far);
                 let now = drv.now();
                 p.call_helper(now, drv);
             }
         });
     }
 
-    /// Makes the pwq, and so the pool, of the nearest pod that this queue has not used yet.
-    fn open_up(self: &Arc<Self>, link: &PwqLink, far: bool) -> Option<Arc<PwqLink>> {
+    /// Makes the pwq, and so the pool, of the nearest pod that this queue has not used yet; whether that is on another node.
+    fn open_up(self: &Arc<Self>, link: &PwqLink, far: bool) -> Option<(Arc<PwqLink>, bool)> {
         let table = self.table.load_full();
         let machine = self.rt.machine.load();
         let home = link.key.pod();
         let at = home.first()?;
         let distances = machine.distances();
-        let (_, i) = (0..table.keys.len())
+        let (d, i) = (0..table.keys.len())
             .filter(|&i| table.links[i].get().is_none())
             .filter_map(|i| {
                 let pod = table.keys[i].pod();
@@ -190,7 +196,8 @@ impl WqInner {
                 (usable && (far || d <= Distance::NODE)).then_some((d, i))
             })
             .min()?;
-        self.make_link(&table, i).ok().flatten()
+        let link = self.make_link(&table, i).ok().flatten()?;
+        Some((link, d > Distance::NODE))
     }
 
     /// The pwqs of an old table that the new one does not use are retired: they take nothing new and are released once empty.

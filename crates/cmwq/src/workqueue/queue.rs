@@ -160,13 +160,10 @@ impl WqInner {
                         self.enqueue(link, item, here, now, true)
                     }
                 }
-                None => {
-                    let table = Arc::clone(&table);
-                    match self.make_link(&table, i)? {
-                        Some(link) => self.enqueue(&link, item, here, now, true),
-                        None => Attempt::Retry,
-                    }
-                }
+                None => match self.make_link(&table, i)? {
+                    Some(link) => self.enqueue(&link, item, here, now, true),
+                    None => Attempt::Retry,
+                },
             };
             match attempt {
                 Attempt::Queued => {

@@ -62,6 +62,11 @@ pub enum HogVerdict {
 pub(super) struct Manage {
     /// Workers that hogs add (unbound pools).
     hogs: u32,
+    /// CPUs of the pod that others want while helpers can be had: so many workers fewer run. One
+    /// less of them each time.
+    aside: u32,
+    aside_until: Time,
+    aside_for: u64,
     /// Workers that the liveness floor adds.
     floor: u32,
     floor_wait: u64,
@@ -115,8 +120,30 @@ impl<T: Token, W> Pool<T, W> {
     pub fn limit_now(&self) -> u32 {
         let m = &self.manage;
         let fair = u32::from(m.owed.is_some());
-        self.target()
-            .saturating_add(m.hogs.min(self.config.hog_extra) + m.floor + fair)
+        let all = self
+            .target()
+            .saturating_add(m.hogs.min(self.config.hog_extra) + m.floor + fair);
+        all.saturating_sub(m.aside).max(1)
+    }
+
+    /// A running worker of the pool found that others want its CPU, and there are CPUs to be had in other pods: one worker fewer
+    /// runs; every `for_ns` one is tried again. Whoever is one too many finds out when it asks for work; this one, if it asks next.
+    pub fn step_aside(&mut self, for_ns: u64, now: Time) {
+        let m = &mut self.manage;
+        m.aside_until = now + for_ns;
+        m.aside_for = for_ns;
+        m.aside = (m.aside + 1).min(self.config.target.saturating_sub(1));
+        self.want_one_more(now);
+    }
+
+    /// Takes one step of [`Pool::step_aside`] back, if it is time.
+    #[inline]
+    pub(super) fn end_aside(&mut self, now: Time) {
+        let m = &mut self.manage;
+        if m.aside > 0 && now >= m.aside_until {
+            m.aside -= 1;
+            m.aside_until = now + m.aside_for;
+        }
     }
 
     /// One worker above the limit may stay while blocks come in quick succession, so that short blocks do not make workers
@@ -216,6 +243,7 @@ impl<T: Token, W> Pool<T, W> {
     /// Looks at what has waited too long; called by the driver's tick while items wait. Returns what fairness found.
     pub fn tick<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> Option<FairnessConfig> {
         self.recall_slow(now, drv);
+        self.end_aside(now);
         if self.worklist.is_empty() {
             self.manage.floor = 0;
             self.manage.floor_wait = 0;

@@ -27,7 +27,7 @@ pub use manage::{
     BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
     MAYDAY_INTERVAL_NS,
 };
-pub use outward::Outlook;
+pub use outward::{Offer, Outlook};
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
@@ -192,8 +192,8 @@ pub struct Pool<T, W> {
     no_create_before: Time,
     disassociated: bool,
     closing: bool,
-    /// When waiting work was last offered to other pods; 0 = since the last taker none.
-    offered_at: Time,
+    /// Calls for helpers of other pods.
+    offers: outward::Offers,
 }
 
 const BUSY_BUCKETS: usize = 64;
@@ -229,7 +229,7 @@ impl<T: Token, W> Pool<T, W> {
             no_create_before: 0,
             disassociated: false,
             closing: false,
-            offered_at: 0,
+            offers: outward::Offers::default(),
         }
     }
 
@@ -263,7 +263,7 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     /// The driver has accepted so many items that it will queue here later, when the worklist gets shorter: they count in the
-    /// decision whether one more worker pays.
+    /// decisions whether one more worker pays and how much one takes.
     #[inline]
     pub fn expect(&mut self, items: usize) {
         self.expected = items;

@@ -62,6 +62,7 @@ impl<T: Token, W> Pool<T, W> {
         now: Time,
         drv: &mut D,
     ) -> Result<EntryId, Refused> {
+        self.end_aside(now);
         let pwq = &mut self.pwqs[q.pwq];
         if pwq.draining && !q.chained {
             return Err(Refused::Draining);

@@ -53,6 +53,7 @@ impl<T: Token, W> Pool<T, W> {
         drv: &mut D,
     ) -> Next {
         out.clear();
+        self.end_aside(now);
         match self.workers[w].state {
             WorkerState::Dying => return self.leave(w),
             // Nobody woke it: it looks for work all the same.
@@ -97,14 +98,14 @@ impl<T: Token, W> Pool<T, W> {
             self.start(w, here, now, out, drv);
             return true;
         }
-        if self.take_for_attached(w, only, out) {
+        if self.take_for_attached(w, only, now, out) {
             self.start(w, here, now, out, drv);
             return true;
         }
         // What lies behind a long item in a batch is for helpers too.
         if self.workers[w].kind == WorkerKind::Helper
             && self.recall_fullest(now, drv)
-            && self.take_for_attached(w, only, out)
+            && self.take_for_attached(w, only, now, out)
         {
             self.start(w, here, now, out, drv);
             return true;
@@ -116,6 +117,7 @@ impl<T: Token, W> Pool<T, W> {
         &mut self,
         w: WorkerId,
         only: Option<PwqId>,
+        now: Time,
         out: &mut Vec<Taken<T>>,
     ) -> bool {
         let mut at = self.worklist.head();
@@ -136,7 +138,7 @@ impl<T: Token, W> Pool<T, W> {
                     _ => {
                         counters.helped += 1;
                         if self.workers[w].cpu == u32::MAX {
-                            self.offer_taken(); // it has just come
+                            self.offer_taken(now); // it has just come
                         }
                     }
                 }
@@ -212,7 +214,8 @@ impl<T: Token, W> Pool<T, W> {
         } else {
             // Leave the others their share.
             let sharers = u64::from(self.target().min(self.workers.len() as u32)).max(1) * 2;
-            ((self.worklist.len() as u64 / sharers) as usize).clamp(1, BATCH)
+            let waiting = (self.worklist.len() + self.expected) as u64;
+            ((waiting / sharers) as usize).clamp(1, BATCH)
         };
         while out.len() < max {
             let id = self.worklist.head();

@@ -207,6 +207,9 @@ impl<T: Token, W> Pool<T, W> {
     /// stay at 0).
     pub fn detach<D: Driver<W>>(&mut self, w: WorkerId, now: Time, drv: &mut D) {
         self.finish(w, now, drv);
+        if self.workers[w].kind == WorkerKind::Helper && self.workers[w].cpu == u32::MAX {
+            self.came_in_vain();
+        }
         let mut private = self.workers[w].private;
         loop {
             let id = self.entries.pop_front(&mut private);
@@ -307,6 +310,30 @@ impl<T: Token, W> Pool<T, W> {
         self.workers.unlink(&mut self.idle, w);
         self.set_state(w, WorkerState::Away);
         true
+    }
+
+    /// A worker that helps elsewhere blocks in an item there: its CPU is free for another helper. No effect unless it is away;
+    /// returns whether it was.
+    pub fn away_blocked(&mut self, w: WorkerId) -> bool {
+        let away = self
+            .workers
+            .get(w)
+            .is_some_and(|x| x.state == WorkerState::Away);
+        if away {
+            self.set_state(w, WorkerState::Blocked);
+        }
+        away
+    }
+
+    /// A worker for which [`Pool::away_blocked`] was true runs again.
+    pub fn away_resumed(&mut self, w: WorkerId) {
+        if self
+            .workers
+            .get(w)
+            .is_some_and(|x| x.state == WorkerState::Blocked)
+        {
+            self.set_state(w, WorkerState::Away);
+        }
     }
 
     /// Whether a running worker takes more items (kernel: keep_working).

@@ -121,7 +121,7 @@ impl Sim {
                     let idle = self.os.idle_for(c);
                     assert!(
                         idle < CONSERVING_NS,
-                        "CPU {c} idles for {idle} ns while an item of pool {i} waits for {} ns: {:?}, limit {}, neighbours {:?} {:?} offer out {} {}",
+                        "CPU {c} idles for {idle} ns while an item of pool {i} waits for {} ns: {:?}, limit {}, neighbours {:?} {:?} {}",
                         self.os.now - since,
                         st.pool.counts(),
                         st.pool.limit_now(),
@@ -130,13 +130,12 @@ impl Sim {
                             .worklist()
                             .map(|e| (e.item, e.oneshot, st.pool.pwq(e.pwq).flags.helpable))
                             .collect::<Vec<_>>(),
-                        st.offer_out,
                         self.os.picture()
                             + &format!(
                                 "{:?} of {:?} {:?}; {:?}",
                                 n,
                                 self.wq.pools[n as usize].cpus,
-                                self.wq.pools[n as usize].helpers,
+                                self.wq.pools[n as usize].pool.counts(),
                                 self.roles
                             )
                     );

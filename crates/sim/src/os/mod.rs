@@ -114,6 +114,8 @@ pub(crate) struct Thread {
     pub(crate) sleep_gen: u32,
     /// It was told to wake while it was not parked: its next parking returns at once.
     pub(crate) token: bool,
+    /// How often in a row it let others run before it looked for work elsewhere.
+    pub(crate) yields: u8,
     pub(crate) migrations: u64,
     pub(crate) cpu_ns: u64,
 }
@@ -167,7 +169,7 @@ pub(crate) struct Os {
     pub(crate) switches: u64,
     last_level: u64,
     /// A point in the CPU list where searches for an idle CPU begin; moves on, so that none is preferred.
-    cursor: u32,
+    pub(crate) cursor: u32,
 }
 
 const NICE0: u64 = 1024;
@@ -223,6 +225,7 @@ impl Os {
             started_at: 0,
             sleep_gen: 0,
             token: false,
+            yields: 0,
             migrations: 0,
             cpu_ns: 0,
         });
@@ -470,6 +473,22 @@ impl Os {
             self.preempt(cpu);
         } else {
             self.arm_slice(cpu);
+        }
+    }
+
+    /// The running thread lets all others that wait for its CPU run first (`sched_yield`). No effect unless it runs.
+    pub(crate) fn yield_cpu(&mut self, t: Tid) {
+        let cpu = self.threads[t as usize].cpu;
+        if self.threads[t as usize].state != Tstate::Running {
+            return;
+        }
+        let queue = &self.cpus[cpu as usize].queue;
+        let last = queue.iter().map(|&x| self.threads[x as usize].vr).max();
+        if let Some(last) = last {
+            self.progress(t);
+            let th = &mut self.threads[t as usize];
+            th.vr = th.vr.max(last);
+            self.preempt(cpu);
         }
     }
 

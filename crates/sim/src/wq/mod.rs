@@ -36,8 +36,8 @@ pub(crate) enum Req {
     Drained(PwqTag),
     Leave(PwqTag, u32),
     Mayday(PwqTag),
-    /// A helper of this pool's pod is to come, for work of the other pool.
-    Offer(u32, u32),
+    /// Items of this pool wait too long, or will (ns): a helper is to be called.
+    Offer(u32, u64),
 }
 
 /// One step of what an item does.
@@ -113,13 +113,14 @@ pub(crate) struct PoolSt {
     pub(crate) lock: Lock,
     pub(crate) threads: Vec<Tid>,
     pub(crate) batches: Vec<Batch>,
-    /// Threads that come when another pod offers work.
-    pub(crate) helpers: Vec<Tid>,
     pub(crate) cursor: u32,
     pub(crate) repatriated: u64,
     pub(crate) helps: u64,
     pub(crate) offers: u64,
-    pub(crate) offer_out: bool,
+    /// The pool that called last, and whether it lies on another node.
+    pub(crate) called_by: Option<(u32, bool)>,
+    /// A helper that was called here found its CPU busy: none is called until then.
+    pub(crate) vain_until: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -161,17 +162,11 @@ pub(crate) struct QueueSt {
 pub(crate) enum Role {
     /// Load: the n-th issuer.
     Issuer(u32),
-    /// A worker of a pool, and where it helps now.
+    /// A worker of a pool, and where it helps now (and whether that is on another node).
     Worker {
         pool: u32,
         id: WorkerId,
-        away: Option<(u32, WorkerId)>,
-    },
-    /// A thread that helps when offered; of this pod's pool, where it is now, and who called it.
-    Helper {
-        pool: u32,
-        away: Option<(u32, WorkerId)>,
-        call: Option<u32>,
+        away: Option<(u32, WorkerId, bool)>,
     },
     /// A queue's rescuer.
     Rescuer {

@@ -227,6 +227,7 @@ impl Sim {
         } else {
             set.clone()
         };
+        let cursor = self.rng.u32(0..cpus.len() as u32);
         self.wq.pools.push(PoolSt {
             pool: Pool::new(PoolConfig {
                 kind,
@@ -252,12 +253,12 @@ impl Sim {
             neighbours: Vec::new(),
             threads: Vec::new(),
             batches: Vec::new(),
-            helpers: Vec::new(),
-            cursor: 0,
+            cursor,
             repatriated: 0,
             helps: 0,
             offers: 0,
-            offer_out: false,
+            called_by: None,
+            vain_until: 0,
         });
         self.wq.pools.len() as u32 - 1
     }

@@ -1,15 +1,12 @@
 //! Queueing, and carrying out what the policy asks for.
 
-use super::{ItemId, Kind, Req, Role, SlotDrv, Truth, lock_cost};
+use super::{ItemId, Kind, Req, SlotDrv, Truth, lock_cost};
 use crate::os::{Ev, Want};
 use crate::sim::Sim;
 use cmwq_policy::flush::Arm;
 use cmwq_policy::help;
 use cmwq_policy::pool::{Enqueue, PwqTag, Removed, WorkerId};
 use cmwq_policy::slot::Slot;
-
-/// From an offer to the helper being woken: a sentinel runs (6 us) and confirms (2.7 us), as measured.
-const SENTINEL_NS: u64 = 8_700;
 
 impl Sim {
     /// Carries out what is owed, or schedules it.
@@ -67,7 +64,7 @@ impl Sim {
                     self.os.wake(r, None, Want::Rules);
                 }
             }
-            Req::Offer(from, to) => self.helper_comes(from, to),
+            Req::Offer(from, wait_ns) => self.call_helper(from, wait_ns),
         }
     }
 
@@ -193,75 +190,36 @@ impl Sim {
         self.run_todo();
     }
 
-    /// Looks whether waiting work of this pool is to be offered to another pod. Rides on queueing, item boundaries, ticks.
+    /// Looks whether waiting work of this pool is to be offered to another pod, as the runtime does at the end of every hold of an
+    /// open pool's lock.
     pub(crate) fn offer(&mut self, p: u32) {
-        let st = &self.wq.pools[p as usize];
-        if !st.helped || st.offer_out {
-            return;
-        }
-        let Some(since) = st.pool.oldest_waiting() else {
-            return;
-        };
-        let oldest = self.os.now - since.min(self.os.now);
-        if oldest < self.wq.hedge_ns {
-            return;
-        }
-        let idle = |q: u32| {
-            self.wq.pools[q as usize]
-                .cpus
-                .iter()
-                .any(|&c| self.os.cpus[c as usize].is_idle())
-        };
-        if let Some(to) = help::whom_to_offer(&st.neighbours, self.wq.hedge_ns, oldest, idle) {
-            let st = &mut self.wq.pools[p as usize];
-            st.offer_out = true;
+        let (now, hedge) = (self.os.now, self.wq.hedge_ns);
+        let st = &mut self.wq.pools[p as usize];
+        if st.helped
+            && let Some(o) = st.pool.offer(hedge, now)
+        {
             st.offers += 1;
-            self.os.later(Req::Offer(p, to), SENTINEL_NS);
+            for _ in 0..o.calls {
+                self.wq.todo.push_back(Req::Offer(p, o.wait_ns));
+            }
+            self.run_todo();
         }
     }
 
-    /// An idle helper of this pod comes, or a new one is made.
-    fn helper_comes(&mut self, from: u32, to: u32) {
-        self.wq.pools[from as usize].offer_out = false;
-        let st = &self.wq.pools[to as usize];
-        let free = st.helpers.iter().copied().find(|&t| {
-            self.os.threads[t as usize].state == crate::os::Tstate::Sleeping && !self.works(t)
-        });
-        let t = match free {
-            Some(t) => t,
-            // One that blocks in an item does not count.
-            None if st
-                .helpers
-                .iter()
-                .filter(|&&t| self.os.threads[t as usize].state != crate::os::Tstate::Sleeping)
-                .count()
-                < st.cpus.len() =>
-            {
-                let (cpu, mask) = (st.cpus[0], std::sync::Arc::clone(&st.mask));
-                let t = self.os.spawn(cpu, mask, 0);
-                self.roles.push(Role::Helper {
-                    pool: to,
-                    away: None,
-                    call: None,
-                });
-                self.wq.pools[to as usize].helpers.push(t);
-                t
-            }
-            None => return,
+    /// Items of this pool wait too long: the nearest pool with a CPU to spare sends a worker.
+    fn call_helper(&mut self, from: u32, wait_ns: u64) {
+        let (now, cpu, hedge) = (self.os.now, self.at, self.wq.hedge_ns);
+        let st = &self.wq.pools[from as usize];
+        let age = wait_ns.max(hedge);
+        let spare = |q: u32| self.has_spare(q);
+        let Some(to) = help::whom_to_offer(&st.neighbours, hedge, age, spare) else {
+            self.wq.pools[from as usize].pool.nobody_to_call();
+            return;
         };
-        let idle = self.wq.pools[to as usize]
-            .cpus
-            .iter()
-            .copied()
-            .find(|&c| self.os.cpus[c as usize].is_idle());
-        if let Some(c) = idle {
-            self.roles[t as usize] = Role::Helper {
-                pool: to,
-                away: None,
-                call: Some(from),
-            };
-            self.os.wake(t, None, Want::There(c));
-        }
+        let far = st.neighbours.iter().any(|n| n.pod == to && n.far);
+        self.charge += lock_cost(&self.os, &mut self.wq.pools[to as usize].lock, cpu);
+        self.wq.pools[to as usize].called_by = Some((from, far));
+        self.wq.with(to, cpu, |p, d| p.call_helper(now, d));
     }
 
     fn drained(&mut self, t: PwqTag) {

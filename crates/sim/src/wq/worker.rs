@@ -1,6 +1,6 @@
 //! What workers, helpers and rescuers do when they have a CPU.
 
-use super::{ItemId, Kind, Phase, Role, Truth, lock_cost};
+use super::{ItemId, Kind, Phase, PoolSt, Role, Truth, lock_cost};
 use crate::os::{Ev, Tid};
 use crate::sim::Sim;
 use cmwq_policy::help::{self, Waiting};
@@ -10,8 +10,7 @@ impl Sim {
     /// Where a thread works now.
     fn bench(&self, t: Tid) -> Option<(u32, WorkerId)> {
         match self.roles[t as usize] {
-            Role::Worker { pool, id, away } => Some(away.unwrap_or((pool, id))),
-            Role::Helper { away, .. } => away,
+            Role::Worker { pool, id, away } => Some(away.map_or((pool, id), |(p, w, _)| (p, w))),
             Role::Rescuer { at, .. } => at.map(|(tag, w)| (self.wq.links[tag as usize].pool, w)),
             Role::Issuer(_) => None,
         }
@@ -37,7 +36,6 @@ impl Sim {
             }
             let busy = match self.roles[t as usize] {
                 Role::Worker { .. } => self.ask_for_work(t, true),
-                Role::Helper { .. } => self.look_for_help(t),
                 Role::Rescuer { .. } => self.rescue(t),
                 Role::Issuer(_) => unreachable!("issuers have their own"),
             };
@@ -113,6 +111,14 @@ impl Sim {
             let (now, cpu) = (self.os.now, self.os.threads[t as usize].cpu);
             self.at = cpu;
             self.wq.with(p, cpu, |pool, d| pool.blocked(w, now, d));
+            if let Role::Worker {
+                pool,
+                id,
+                away: Some(_),
+            } = self.roles[t as usize]
+            {
+                self.wq.pools[pool as usize].pool.away_blocked(id);
+            }
             self.run_todo();
         }
     }
@@ -121,6 +127,14 @@ impl Sim {
     pub(crate) fn resumed(&mut self, t: Tid) {
         if let Some((p, w)) = self.bench(t) {
             self.wq.pools[p as usize].pool.resumed(w);
+            if let Role::Worker {
+                pool,
+                id,
+                away: Some(_),
+            } = self.roles[t as usize]
+            {
+                self.wq.pools[pool as usize].pool.away_resumed(id);
+            }
         }
     }
 
@@ -189,22 +203,27 @@ impl Sim {
         let Role::Worker { pool, id, away } = self.roles[t as usize] else {
             return false;
         };
-        let (now, cpu) = (self.os.now, self.at);
-        if let Some((p, w)) = away {
-            self.wq.with(p, cpu, |pl, d| pl.detach(w, now, d));
-            self.wq.pools[p as usize].threads[w as usize] = Tid::MAX;
-            self.roles[t as usize] = Role::Worker {
-                pool,
-                id,
-                away: None,
-            };
-            self.run_todo();
+        if let Some((p, w, far)) = away
+            && self.stay_or_leave(t, pool, p, w, far)
+        {
+            return true;
         }
+        self.roles[t as usize] = Role::Worker {
+            pool,
+            id,
+            away: None,
+        };
+        let (now, cpu) = (self.os.now, self.at);
         self.charge += lock_cost(&self.os, &mut self.wq.pools[pool as usize].lock, cpu);
         let here = Here {
             cpu,
             in_pod: self.wq.pools[pool as usize].set.contains(cpu as usize),
         };
+        if self.should_step_aside(pool) {
+            self.wq.pools[pool as usize]
+                .pool
+                .step_aside(help::ASIDE_NS, now);
+        }
         let mut out = std::mem::take(&mut self.out);
         let next = self
             .wq
@@ -223,6 +242,7 @@ impl Sim {
                 b.claimed = 0;
                 b.starts.clear();
                 self.run_todo();
+                self.offer(pool);
                 if std::mem::take(&mut self.os.threads[t as usize].token) {
                     return true; // woken before it slept
                 }
@@ -244,6 +264,24 @@ impl Sim {
         }
     }
 
+    /// Others want the CPU of the pool's worker that acts now, more waits than the pool gets done, and a near pod has CPUs to spare.
+    fn should_step_aside(&self, pool: u32) -> bool {
+        let st = &self.wq.pools[pool as usize];
+        if !st.helped || !self.cpu_is_wanted() || !st.pool.outlook().behind {
+            return false;
+        }
+        let old = self.os.now.saturating_sub(st.pool.outlook().oldest);
+        let far = old >= self.wq.hedge_ns;
+        let mut near = st.neighbours.iter();
+        near.any(|n| (far || !n.far) && self.has_spare(n.pod))
+    }
+
+    /// A worker of this pod could be called.
+    pub(crate) fn has_spare(&self, q: u32) -> bool {
+        let st = &self.wq.pools[q as usize];
+        st.pool.outlook().idle && st.vain_until <= self.os.now
+    }
+
     fn start_batch(&mut self, p: u32, w: WorkerId) {
         let now = self.os.now;
         let b = &mut self.wq.pools[p as usize].batches[w as usize];
@@ -256,33 +294,64 @@ impl Sim {
         self.begin_item(p, w);
     }
 
-    fn find_help(&self, pool: u32, cpu: u32) -> Option<u32> {
-        if !self.os.cpus[cpu as usize].queue.is_empty() {
-            return None; // its CPU has others to run
-        }
-        let now = self.os.now;
-        let st = &self.wq.pools[pool as usize];
-        help::whom_to_help(&st.neighbours, self.wq.hedge_ns, |p| {
-            let pl = &self.wq.pools[p as usize].pool;
-            pl.oldest_waiting().map(|since| Waiting {
-                oldest_ns: now.saturating_sub(since),
-                saturated: pl.is_saturated(),
-            })
-        })
+    /// Others wait for the CPU of the thread that acts now. The runtime finds out by yielding: that takes long.
+    fn cpu_is_wanted(&self) -> bool {
+        !self.os.cpus[self.at as usize].queue.is_empty()
     }
 
-    /// Attaches to another pod's pool for one item. True if it has one.
-    fn visit(&mut self, t: Tid, p: u32) -> Option<WorkerId> {
-        let (now, cpu) = (self.os.now, self.at);
+    /// Whom a worker of this pool about to park helps, and whether that is far: who called, if its work still waits, else the
+    /// nearest pool with work.
+    fn find_help(&mut self, pool: u32) -> Option<(u32, bool)> {
+        let now = self.os.now;
+        let look = |pools: &[PoolSt], p: u32| {
+            let o = pools[p as usize].pool.outlook();
+            (o.oldest != 0).then(|| Waiting {
+                oldest_ns: now.saturating_sub(o.oldest),
+                saturated: o.behind,
+            })
+        };
+        let pools = &self.wq.pools;
+        if let Some((p, far)) = pools[pool as usize].called_by {
+            if look(pools, p).is_some_and(|w| help::still_wanted(w, self.wq.hedge_ns)) {
+                return Some((p, far));
+            }
+            self.wq.pools[pool as usize].called_by = None;
+        }
+        let pools = &self.wq.pools;
+        let near = &pools[pool as usize].neighbours;
+        let p = help::whom_to_help(near, self.wq.hedge_ns, |p| look(pools, p))?;
+        let far = near.iter().any(|n| n.pod == p && n.far);
+        Some((p, far))
+    }
+
+    /// A worker that helps has done an item there: takes the next, or leaves. True if it stays.
+    fn stay_or_leave(&mut self, t: Tid, home: u32, p: u32, w: WorkerId, far: bool) -> bool {
+        let o = self.wq.pools[home as usize].pool.outlook();
+        let notified = self.os.threads[t as usize].token;
+        let free = o.oldest == 0 && o.spare && !notified && !self.cpu_is_wanted();
+        if self.take_as_helper(t, p, w, far, free) {
+            return true;
+        }
+        self.wq.pools[p as usize].threads[w as usize] = Tid::MAX;
+        false
+    }
+
+    /// One hold of the other pool's lock: counts out what was done, takes one more item or detaches.
+    fn take_as_helper(&mut self, _t: Tid, p: u32, w: WorkerId, far: bool, free: bool) -> bool {
+        let (now, cpu, hedge) = (self.os.now, self.at, self.wq.hedge_ns);
         self.charge += lock_cost(&self.os, &mut self.wq.pools[p as usize].lock, cpu);
-        let w = self.wq.pools[p as usize]
-            .pool
-            .attach(WorkerKind::Helper, 0, now);
-        self.batch_for(p, w, t);
         let here = Here { cpu, in_pod: false };
         let mut out = std::mem::take(&mut self.out);
         let got = self.wq.with(p, cpu, |pl, d| {
-            pl.next_attached(w, None, here, now, &mut out, d)
+            pl.finish(w, now, d);
+            if free
+                && pl.keeps_helper(far, hedge, now)
+                && pl.next_attached(w, None, here, now, &mut out, d)
+            {
+                return true;
+            }
+            pl.detach(w, now, d);
+            false
         });
         if got {
             self.wq.pools[p as usize].batches[w as usize].items = out;
@@ -290,70 +359,50 @@ impl Sim {
             self.start_batch(p, w);
         } else {
             self.out = out;
-            self.wq.with(p, cpu, |pl, d| pl.detach(w, now, d));
-            self.wq.pools[p as usize].threads[w as usize] = Tid::MAX;
         }
         self.run_todo();
-        if got {
-            self.offer(p); // who came has the next one called, as workers do
-        }
-        got.then_some(w)
+        self.offer(p);
+        got
     }
 
     /// A worker about to park looks into the nearest pods. `None`: it stays; else whether it has something to do now.
     fn go_helping(&mut self, t: Tid, pool: u32, id: WorkerId) -> Option<bool> {
-        let p = self.find_help(pool, self.at)?;
+        let (p, far) = self.find_help(pool)?;
+        if self.cpu_is_wanted() {
+            // Who waited may be done soon: the second time it gives up.
+            let yields = &mut self.os.threads[t as usize].yields;
+            *yields += 1;
+            if *yields < 2 {
+                self.os.yield_cpu(t);
+                return Some(false);
+            }
+            *yields = 0;
+            let st = &mut self.wq.pools[pool as usize];
+            if st.called_by.take().is_some() {
+                st.vain_until = self.os.now + help::VAIN_NS;
+            }
+            return None;
+        }
+        self.os.threads[t as usize].yields = 0;
         if !self.wq.pools[pool as usize].pool.go_away(id) {
             return None;
         }
-        Some(match self.visit(t, p) {
-            Some(w) => {
-                self.roles[t as usize] = Role::Worker {
-                    pool,
-                    id,
-                    away: Some((p, w)),
-                };
-                true
-            }
-            None => {
-                // Nothing there that it could run: home, and to sleep.
-                self.ask_for_work(t, false)
-            }
-        })
-    }
-
-    fn look_for_help(&mut self, t: Tid) -> bool {
-        let Role::Helper { pool, away, call } = self.roles[t as usize] else {
-            return false;
-        };
-        let (now, cpu) = (self.os.now, self.at);
-        if let Some((p, w)) = away {
-            self.wq.with(p, cpu, |pl, d| pl.detach(w, now, d));
-            self.wq.pools[p as usize].threads[w as usize] = Tid::MAX;
-            self.roles[t as usize] = Role::Helper {
+        let now = self.os.now;
+        let w = self.wq.pools[p as usize]
+            .pool
+            .attach(WorkerKind::Helper, 0, now);
+        self.batch_for(p, w, t);
+        if self.take_as_helper(t, p, w, far, true) {
+            self.roles[t as usize] = Role::Worker {
                 pool,
-                away: None,
-                call: None,
+                id,
+                away: Some((p, w, far)),
             };
-            self.run_todo();
+            return Some(true);
         }
-        if let Some(p) = call.or_else(|| self.find_help(pool, cpu))
-            && let Some(w) = self.visit(t, p)
-        {
-            self.roles[t as usize] = Role::Helper {
-                pool,
-                away: Some((p, w)),
-                call: None,
-            };
-            return true;
-        }
-        self.roles[t as usize] = Role::Helper {
-            pool,
-            away: None,
-            call: None,
-        };
-        self.os.sleep(t);
-        false
+        self.wq.pools[p as usize].threads[w as usize] = Tid::MAX;
+        // Nothing there that it could run: home, and to sleep.
+        Some(self.ask_for_work(t, false))
     }
 
     /// A rescuer works on one item of one pwq after the other.
