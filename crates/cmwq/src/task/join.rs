@@ -156,11 +156,7 @@ pub(crate) const BEHIND_ITSELF: &str =
     "it waits behind the caller's own item in an ordered workqueue";
 
 /// Waits for the result; false if the deadline came first.
-fn wait<T>(
-    t: &TaskRef<T>,
-    hands_on: bool,
-    deadline: Option<Instant>,
-) -> Result<bool, JoinError> {
+fn wait<T>(t: &TaskRef<T>, hands_on: bool, deadline: Option<Instant>) -> Result<bool, JoinError> {
     if is_orphan(t.header().word()) {
         return Err(JoinError::Refused(QueueError::Forked));
     }
