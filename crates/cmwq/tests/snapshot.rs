@@ -472,9 +472,15 @@ fn attributes_are_read_set_and_read_back() {
         rt.set(&Target::Global, &parsed.setting)
     };
     assert_eq!(global(Attr::DefaultAffinityScope, "numa").unwrap(), "numa");
+    set("ingest", Attr::AffinityScope, "default").unwrap();
+    assert_eq!(
+        get("ingest", Attr::AffinityScope).unwrap(),
+        "default (numa)"
+    );
+    // One pool for all CPUs, whatever the default is.
     assert_eq!(
         get("journal", Attr::AffinityScope).unwrap(),
-        "default (numa)"
+        "default (system)"
     );
     assert_eq!(global(Attr::GlobalCpumask, "0-3").unwrap(), "0f");
     assert_eq!(
