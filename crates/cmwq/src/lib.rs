@@ -69,6 +69,7 @@ mod delayed;
 mod detect;
 mod error;
 mod inline;
+mod issuer;
 mod item;
 mod pinned;
 mod pool;

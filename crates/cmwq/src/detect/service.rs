@@ -227,6 +227,9 @@ impl Detect {
             let now = drv.now();
             (p.tick(now, drv), p.backlog())
         });
+        if backlog != Backlog::None {
+            pool.part_company();
+        }
         if owed.is_some() {
             self.counts.fairness.fetch_add(1, Ordering::Relaxed);
         }

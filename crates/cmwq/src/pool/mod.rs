@@ -12,6 +12,7 @@
 //! | `spawner.rs` | the thread that makes worker threads |
 
 mod batch;
+mod company;
 mod effects;
 mod helper;
 mod lane;
@@ -389,6 +390,22 @@ impl RtPool {
         });
         if !todo.is_empty() {
             run_todo(todo);
+        }
+    }
+
+    /// Items wait while a tick comes by: no worker is kept on one CPU any longer.
+    pub(crate) fn part_company(&self) {
+        let kept: Vec<_> = self.inspect(|inner| {
+            let workers = inner.workers.iter().flatten();
+            workers
+                .filter(|w| w.company.with().is_some())
+                .map(Arc::clone)
+                .collect()
+        });
+        for w in kept {
+            // Its thread stays as long as this is held.
+            let _held = w.evidence.hold();
+            w.leave_company();
         }
     }
 

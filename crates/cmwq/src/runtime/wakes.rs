@@ -2,6 +2,7 @@
 
 use cmwq_policy::help::hedge_delay;
 use cmwq_policy::hist::{BUCKETS, bucket_low, bucket_of};
+use cmwq_policy::pool::WAKE_COST_NS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The hedge delay is worked out anew after this many wake-ups.
@@ -16,10 +17,14 @@ pub(crate) const MAX_HEDGE_NS: u64 = 1_000_000;
 /// in the median, 130 us at p99).
 const UNKNOWN_HEDGE_NS: u64 = 400_000;
 
+/// More than this is never taken for the price of a wake-up: then the CPUs are busy, and it is the wait for one that was measured.
+const MAX_WAKE_COST_NS: u64 = 50_000;
+
 /// Wake-up times of a runtime: from the decision to wake a worker to its look at the pool.
 pub(crate) struct Wakes {
     counts: Box<[AtomicU32]>,
     n: AtomicU32,
+    typical: AtomicU64,
     p99: AtomicU64,
     hedge: AtomicU64,
 }
@@ -29,6 +34,7 @@ impl Wakes {
         Wakes {
             counts: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(),
             n: AtomicU32::new(0),
+            typical: AtomicU64::new(WAKE_COST_NS),
             p99: AtomicU64::new(0),
             hedge: AtomicU64::new(UNKNOWN_HEDGE_NS),
         }
@@ -55,6 +61,11 @@ impl Wakes {
             self.exceeded_by(total / 1000),
         );
         self.p99.store(p99, Ordering::Relaxed);
+        let typical = self.exceeded_by(total / 2);
+        self.typical.store(
+            typical.clamp(WAKE_COST_NS, MAX_WAKE_COST_NS),
+            Ordering::Relaxed,
+        );
         // One wake-up in a thousand takes longer than the second: at a calm pace no more items than that are offered.
         let hedge = hedge_delay(p99).max(p999);
         self.hedge.store(hedge.min(MAX_HEDGE_NS), Ordering::Relaxed);
@@ -80,6 +91,12 @@ impl Wakes {
             i -= 1;
         }
         bucket_low((i + 1).min(BUCKETS - 1))
+    }
+
+    /// What a wake-up costs: the median, within bounds, ns.
+    #[inline]
+    pub(crate) fn typical_ns(&self) -> u64 {
+        self.typical.load(Ordering::Relaxed)
     }
 
     /// 99 of 100 wake-ups take at most this long, ns; 0 until 64 were measured.

@@ -4,6 +4,7 @@ use super::{PwqLink, WorkqueueKind, WqInner};
 use crate::control::probe;
 use crate::current;
 use crate::error::QueueError;
+use crate::issuer;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
 use cmwq_policy::pool::{Enqueue, Refused, Time};
@@ -261,6 +262,10 @@ impl WqInner {
                 issuer_cpu: here as u32,
             };
             pool.visited(now);
+            // Workers' own items are not worth the question: their issuer goes on with its batch.
+            if let Some(way) = p.way_to_wake(!current::is_running() && issuer::is_sleepy()) {
+                drv.wake_by(way, here as u32, now);
+            }
             match p.enqueue(q, now, drv) {
                 Ok(entry) => {
                     assert!(
