@@ -86,6 +86,36 @@ fn overload(wq: &Workqueue, items: usize, us: u64) -> Vec<usize> {
     })
 }
 
+/// Whether other load uses CPU 1, where helpers would run: they do not compete with others for a CPU. Says so.
+fn others_use_the_second_cpu() -> bool {
+    let got = std::thread::spawn(|| {
+        pin(1);
+        let (start, cpu) = (Instant::now(), cpu_time());
+        while start.elapsed() < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        (cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64()
+    });
+    let got = got.join().unwrap();
+    let used = got < 0.9;
+    if used {
+        println!("skipped: other load uses CPU 1, a spinning thread gets {got:.2} of it");
+    }
+    used
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one live structure.
+    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
+    assert_eq!(rc, 0, "every thread has a CPU clock");
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
 fn share_outside(ran: &[usize], cpu: usize) -> f64 {
     ran.iter().filter(|c| **c != cpu).count() as f64 / ran.len() as f64
 }
@@ -171,10 +201,13 @@ fn a_pod_with_more_work_than_it_can_do_is_helped() {
     }
     let rt = synthetic(APART).build().unwrap();
     let wq = rt.workqueue("t").build().unwrap();
+    let busy = others_use_the_second_cpu();
     let ran = overload(&wq, 3000, 50);
     let s = wq.stats();
-    assert!(s.helped > 0 && s.hedged > 0, "{s:?}");
-    assert!(share_outside(&ran, 0) > 0.05, "{s:?}");
+    if !busy && !others_use_the_second_cpu() {
+        assert!(s.helped > 0 && s.hedged > 0, "{s:?}");
+        assert!(share_outside(&ran, 0) > 0.05, "{s:?}");
+    }
     assert_eq!(s.in_pod + s.helped, 3000, "{s:?}");
     assert!(rt.threads() <= 8, "{} threads for two CPUs", rt.threads());
     wq.destroy().unwrap();
@@ -223,6 +256,7 @@ fn reusable_items_that_are_helped_still_never_run_twice_at_once() {
     if !two_cpus() {
         return;
     }
+    let busy = others_use_the_second_cpu();
     let rt = synthetic(APART).build().unwrap();
     let wq = rt.workqueue("t").build().unwrap();
     let works: Vec<_> = (0..40)
@@ -249,7 +283,9 @@ fn reusable_items_that_are_helped_still_never_run_twice_at_once() {
     });
     let s = wq.stats();
     assert_eq!((s.panicked, s.completed), (0, s.queued), "{s:?}");
-    assert!(s.helped > 0, "{s:?}");
+    if !busy && !others_use_the_second_cpu() {
+        assert!(s.helped > 0, "{s:?}");
+    }
     wq.destroy().unwrap();
     rt.shutdown().unwrap();
 }

@@ -7,6 +7,7 @@ use crate::timeline::Timeline;
 use crate::wq::{ItemId, Role, Wq};
 use cmwq_policy::help::hedge_delay;
 use cmwq_policy::pool::Taken;
+use cmwq_policy::timer::TimerWheel;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -20,6 +21,11 @@ pub(crate) struct Stats {
     pub(crate) wait_ns: u64,
     pub(crate) events: u64,
     pub(crate) cancelled: u64,
+    /// Timers that fired, and that were cancelled.
+    pub(crate) fired: u64,
+    pub(crate) disarmed: u64,
+    /// Permits lent.
+    pub(crate) lent: u64,
 }
 
 impl Stats {
@@ -78,6 +84,8 @@ impl Sim {
                 items: Vec::new(),
                 todo: VecDeque::new(),
                 hedge_ns: hedge_delay(p99),
+                timers: TimerWheel::new(0),
+                timers_at: u64::MAX,
                 flushers: HashMap::new(),
                 next_flusher: 0,
             },
@@ -169,6 +177,7 @@ impl Sim {
             }
             Ev::Spawned(p) => self.spawned(p),
             Ev::PoolTick => self.pool_tick(),
+            Ev::Timers(due) => self.timers_due(due),
             Ev::Wander => self.wander(),
             Ev::Device(i) => self.device_done(i),
             Ev::Act(i) => self.act(i),

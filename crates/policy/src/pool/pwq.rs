@@ -219,6 +219,11 @@ impl Pwq {
         self.active + self.lent
     }
 
+    /// Those of [`Pwq::active`] that wait for others with their permits lent.
+    pub fn lent(&self) -> u32 {
+        self.lent
+    }
+
     /// Permits held.
     pub fn limit(&self) -> u32 {
         self.limit

@@ -2,7 +2,7 @@
 
 use crate::os::Tstate;
 use crate::sim::Sim;
-use crate::wq::{Req, Role};
+use crate::wq::{Link, Req, Role};
 
 /// An item of a queue that helpers may serve waits at most this long while a CPU idles: ticks of 1 ms, steps that wait,
 /// a thread that is made, wake-ups; with a margin.
@@ -48,6 +48,15 @@ impl Sim {
 
     fn check_slot(&mut self, q: u32, s: u32) {
         let (moving, owed) = self.owed_permits(q, s);
+        for l in &mut self.wq.links {
+            if l.taken_back > 0
+                && let Some(id) = l.id
+                && let pwq = self.wq.pools[l.pool as usize].pool.pwq(id)
+                && pwq.active() - pwq.lent() <= pwq.limit()
+            {
+                l.taken_back = 0;
+            }
+        }
         let queue = &self.wq.queues[q as usize];
         let slot = &queue.slots[s as usize];
         let pwqs = self
@@ -56,14 +65,24 @@ impl Sim {
             .iter()
             .filter(|l| l.queue == q && l.slot == s && l.leased)
             .filter_map(|l| Some(self.wq.pools[l.pool as usize].pool.pwq(l.id?)));
-        let (held, active) = pwqs.fold((0, 0), |(h, a), p| (h + p.limit(), a + p.active()));
+        let (held, active) = pwqs.fold((0, 0), |(h, a), p| {
+            (h + p.limit(), a + p.active() - p.lent())
+        });
+        let of_slot = |l: &&Link| l.queue == q && l.slot == s && l.leased;
+        let back: u32 = self
+            .wq
+            .links
+            .iter()
+            .filter(of_slot)
+            .map(|l| l.taken_back)
+            .sum();
         assert_eq!(
             slot.leased(),
             held + moving,
             "permits of queue {q}, slot {s}: none lost, none made up"
         );
-        if slot.leased() <= slot.max() && active > slot.leased() {
-            // Only a lowered limit explains it, and it was not.
+        if slot.leased() <= slot.max() && active > slot.leased() + back {
+            // Only a lowered limit or permits taken back explain it, and they do not.
             panic!(
                 "queue {q}, slot {s}: {active} active of {} leased",
                 slot.leased()
@@ -154,6 +173,8 @@ impl Sim {
                 "item {i} ended once per acceptance"
             );
             assert_eq!(it.running, 0, "item {i} runs no more");
+            assert!(it.timer.is_none(), "item {i} has no timer left");
+            assert!(it.lent.is_none(), "item {i} has its permit back");
         }
         for (i, q) in self.wq.queues.iter().enumerate() {
             assert_eq!(
@@ -174,6 +195,7 @@ impl Sim {
             threads += c.own();
             for (_, p) in st.pool.pwqs() {
                 let k = &p.counters;
+                assert!(p.is_empty(), "nothing counts as active, nothing as lent");
                 assert_eq!(k.started, k.completed, "what was started was completed");
                 assert_eq!(
                     k.queued,

@@ -10,7 +10,9 @@
 //! | quotas, limits and attributes change | targets, `max_active`, new pwqs beside old ones |
 //! | workers stall | a running worker loses its CPU's attention for up to 60 ms |
 //! | the clock jumps | up to 3 s forward, as after a pause of the virtual machine |
-//! | cancels, flushes, freezes, drains, inline waits, culling | as operations of users |
+//! | the thread of the timer wheel comes late | up to 3 ms, and deals with a few timers at a time |
+//! | items wait for items of their own queue | with their permits lent |
+//! | delays, changes of delays, cancels, flushes, freezes, drains, inline waits, culling | as operations of users |
 //!
 //! A run is a list of operations made from the seed. A failing one is shrunk by leaving operations out, and printed as a
 //! command that replays it.

@@ -27,6 +27,8 @@ impl Plan {
             queued_at: 0,
             issuer_cpu: 0,
             waiters: Vec::new(),
+            lent: None,
+            timer: None,
         });
         sim.wq.items.len() as ItemId - 1
     }
@@ -39,7 +41,25 @@ impl Plan {
         let cpu = self.some_cpu(sim, op.b);
         sim.at = cpu;
         match op.what {
-            0..=49 => self.queue(sim, q, cpu, op),
+            0..=39 => self.queue(sim, q, cpu, op),
+            40..=44 => self.delay(sim, q, op),
+            45 | 46 => {
+                if let Some(item) = Plan::delayed(sim, op) {
+                    sim.change_delay(item, u64::from(op.c) % 30_000_000);
+                }
+            }
+            47 | 48 => {
+                if let Some(item) = Plan::delayed(sim, op) {
+                    sim.undelay(item);
+                }
+            }
+            49 => {
+                // Flushed: it is queued at once.
+                if let Some(item) = Plan::delayed(sim, op) {
+                    sim.undelay(item);
+                    sim.queue_item(item, cpu, false);
+                }
+            }
             50..=57 => self.queue_reusable(sim, cpu, op),
             58..=63 => self.cancel(sim, cpu, op),
             64..=67 => sim.begin_flush(q),
@@ -53,6 +73,7 @@ impl Plan {
             90 => {
                 sim.os.now += 1 + u64::from(op.b) % 3_000_000_000;
                 self.violation_possible_since = sim.os.now;
+                self.jumped_at = sim.os.now;
             }
             91 | 92 => Plan::stall(sim, op),
             93 | 94 => self.inline(sim, op),
@@ -96,15 +117,24 @@ impl Plan {
                 14 => Phase::Burn(sim.rng.u64(11_000_000..25_000_000)),
                 15..=17 => Phase::Sleep(sim.rng.u64(5_000..4_000_000)),
                 _ => {
-                    // Only items of the first queue wait, and only for others': with limits anything else may deadlock,
-                    // in the kernel too.
+                    // Items of the first queue wait for others', those of other queues for their own's, for which they lend
+                    // their permits: with limits anything else may deadlock, in the kernel too.
                     let other: Vec<ItemId> = self
                         .leaves
                         .iter()
                         .copied()
                         .filter(|&i| sim.wq.items[i as usize].queue != q)
                         .collect();
-                    if other.is_empty() || q != 0 {
+                    let own: Vec<ItemId> = self
+                        .leaves
+                        .iter()
+                        .copied()
+                        .filter(|&i| sim.wq.items[i as usize].queue == q)
+                        .collect();
+                    if q != 0 && !own.is_empty() {
+                        leaf = false;
+                        Phase::AwaitOwn(own[own.len() - 1 - sim.rng.usize(0..own.len().min(24))])
+                    } else if other.is_empty() || q != 0 {
                         Phase::Burn(500)
                     } else {
                         leaf = false;
@@ -127,9 +157,41 @@ impl Plan {
         }
     }
 
+    /// Delays a few new items, or a reusable one that is idle.
+    fn delay(&mut self, sim: &mut Sim, q: u32, op: Op) {
+        let item = self.reusable[op.b as usize % self.reusable.len()];
+        let it = &sim.wq.items[item as usize];
+        if op.c.is_multiple_of(3) && it.truth == Truth::Idle && it.timer.is_none() {
+            return sim.delay_item(item, u64::from(op.c) % 20_000_000);
+        }
+        for i in 0..1 + op.c % 6 {
+            let (phases, leaf) = self.script(sim, q, op);
+            let item = Plan::new_item(sim, q, true);
+            sim.wq.items[item as usize].phases = phases;
+            if leaf {
+                // May be awaited while it is delayed, which is over at once: nothing of it was accepted yet.
+                self.leaves.push(item);
+            }
+            let max = if op.b.is_multiple_of(7) {
+                300_000_000
+            } else {
+                10_000_000
+            };
+            sim.delay_item(item, (u64::from(op.c) + u64::from(i) * 777_777) % max);
+        }
+    }
+
+    fn delayed(sim: &Sim, op: Op) -> Option<ItemId> {
+        let some: Vec<ItemId> = (0..sim.wq.items.len() as ItemId)
+            .filter(|&i| sim.wq.items[i as usize].timer.is_some())
+            .collect();
+        (!some.is_empty()).then(|| some[op.a as usize % some.len()])
+    }
+
     fn queue_reusable(&mut self, sim: &mut Sim, cpu: u32, op: Op) {
         let item = self.reusable[op.a as usize % self.reusable.len()];
-        if sim.wq.items[item as usize].truth != Truth::Idle {
+        let it = &sim.wq.items[item as usize];
+        if it.truth != Truth::Idle || it.timer.is_some() {
             return;
         }
         if sim.wq.items[item as usize].running == 0 {

@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) down: Vec<u32>,
     pub(crate) ending: bool,
     pub(crate) violation_possible_since: u64,
+    /// When the clock jumped last.
+    pub(crate) jumped_at: u64,
     /// Operations that have not been carried out.
     pub(crate) left: u32,
 }
@@ -133,6 +135,7 @@ impl Plan {
             down: Vec::new(),
             ending: false,
             violation_possible_since: 0,
+            jumped_at: 0,
             left: 0,
             ops,
         };
@@ -263,7 +266,7 @@ impl Sim {
     }
 
     fn all_over(&self) -> bool {
-        self.stats.accepted_over() && self.wq.flushers.is_empty()
+        self.stats.accepted_over() && self.wq.flushers.is_empty() && self.wq.timers.is_empty()
     }
 
     fn all_rest(&self) -> bool {

@@ -105,6 +105,8 @@ impl Sim {
             queued_at: 0,
             issuer_cpu: 0,
             waiters: Vec::new(),
+            lent: None,
+            timer: None,
         });
         self.load.requests.push(Request {
             issuer: i,

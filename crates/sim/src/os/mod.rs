@@ -81,6 +81,8 @@ pub(crate) enum Ev {
     Spawned(u32),
     /// The workqueue's tick.
     PoolTick,
+    /// The wheel of delayed items is to be looked at, for this time.
+    Timers(u64),
     /// Activity outside the model moves an issuer.
     Wander,
     /// Something the load or the fault plan wants done.

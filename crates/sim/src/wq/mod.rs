@@ -3,6 +3,7 @@
 //! In a plain run a step is carried out at once, as the runtime does when nobody is in its way. In a fault run each step
 //! waits for a random while, so that steps of different operations interleave freely.
 
+mod delayed;
 mod setup;
 mod steps;
 mod worker;
@@ -14,6 +15,7 @@ use cmwq_policy::flush::Flush;
 use cmwq_policy::help::Neighbour;
 use cmwq_policy::pool::{BirthReason, Driver, EntryId, Pool, PwqId, PwqTag, Taken, Time, WorkerId};
 use cmwq_policy::slot::{Slot, SlotDriver};
+use cmwq_policy::timer::{TimerId, TimerWheel};
 use cmwq_topology::CpuSet;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,6 +51,9 @@ pub(crate) enum Phase {
     Sleep(u64),
     /// Waits until another item is over.
     Await(ItemId),
+    /// The same for an item of the waiting one's own queue, whose permit serves for others meanwhile. Skipped where permits are
+    /// not lent (ordered queues, the kernel's way).
+    AwaitOwn(ItemId),
     /// Holds a lock that all such items of the run share, ns.
     Locked(u64),
 }
@@ -80,6 +85,10 @@ pub(crate) struct Item {
     pub(crate) issuer_cpu: u32,
     /// Threads that wait for it.
     pub(crate) waiters: Vec<Tid>,
+    /// It waits with its permit lent: the pool, the entry, the link.
+    pub(crate) lent: Option<(u32, EntryId, u32)>,
+    /// Its timer and when that is due.
+    pub(crate) timer: Option<(TimerId, u64)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -131,6 +140,8 @@ pub(crate) struct Link {
     pub(crate) slot: u32,
     pub(crate) leased: bool,
     pub(crate) plugged: bool,
+    /// So many of its items took back the permit that they had lent since it last had one to spare.
+    pub(crate) taken_back: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,6 +193,10 @@ pub(crate) struct Wq {
     pub(crate) items: Vec<Item>,
     pub(crate) todo: VecDeque<Req>,
     pub(crate) hedge_ns: u64,
+    /// Delayed items.
+    pub(crate) timers: TimerWheel<ItemId>,
+    /// For when the wheel is to be looked at; `u64::MAX`: not at all.
+    pub(crate) timers_at: u64,
     /// What flushers waited for: their number, the items outstanding then.
     pub(crate) flushers: HashMap<u32, Vec<(ItemId, u32)>>,
     pub(crate) next_flusher: u32,

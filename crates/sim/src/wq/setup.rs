@@ -188,6 +188,7 @@ impl Sim {
             slot: node,
             leased,
             plugged,
+            taken_back: 0,
         });
         tag
     }

@@ -115,6 +115,7 @@ impl Sim {
     /// Queues an item from `cpu`; false if it was refused. The item must not be pending.
     pub(crate) fn queue_item(&mut self, item: ItemId, cpu: u32, chained: bool) -> bool {
         let it = &self.wq.items[item as usize];
+        assert!(it.timer.is_none(), "what is delayed is not queued");
         let (q, oneshot) = (it.queue as usize, it.oneshot);
         let tag = self.wq.queues[q].table[cpu as usize];
         let link = self.wq.links[tag as usize];

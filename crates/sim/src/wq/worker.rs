@@ -92,7 +92,8 @@ impl Sim {
                 let at = self.os.now + ns;
                 self.os.ev.push(at, Ev::Timer(t, generation));
             }
-            Phase::Await(other) => {
+            Phase::AwaitOwn(other) if !self.lends(t, p, w, other) => return false,
+            Phase::Await(other) | Phase::AwaitOwn(other) => {
                 let it = &mut self.wq.items[other as usize];
                 if it.ended + it.cancelled >= it.accepted {
                     return false;
@@ -103,6 +104,44 @@ impl Sim {
             }
         }
         true
+    }
+
+    /// The item of this worker is about to wait for one of its own queue: lends its permit. False if it need not or must not wait.
+    fn lends(&mut self, t: Tid, p: u32, w: WorkerId, other: ItemId) -> bool {
+        let b = &self.wq.pools[p as usize].batches[w as usize];
+        let taken = b.items[b.claimed as usize - 1];
+        let queue = &self.wq.queues[self.wq.items[taken.item as usize].queue as usize];
+        let it = &self.wq.items[other as usize];
+        if queue.kind == Kind::Ordered
+            || queue.spec.kernel
+            || it.ended + it.cancelled >= it.accepted
+        {
+            return false;
+        }
+        let (now, cpu) = (self.os.now, self.os.threads[t as usize].cpu);
+        let lent = self
+            .wq
+            .with(p, cpu, |pool, d| pool.lend_permit(taken.entry, now, d));
+        if lent {
+            let it = &mut self.wq.items[taken.item as usize];
+            it.lent = Some((p, taken.entry, taken.tag as u32));
+            self.stats.lent += 1;
+        }
+        self.run_todo();
+        true
+    }
+
+    /// The wait of an item with a lent permit is over: it counts again.
+    fn takes_back(&mut self, p: u32, w: WorkerId) {
+        let b = &self.wq.pools[p as usize].batches[w as usize];
+        if !b.running {
+            return;
+        }
+        let item = b.items[b.claimed as usize - 1].item;
+        if let Some((p, entry, link)) = self.wq.items[item as usize].lent.take() {
+            self.wq.pools[p as usize].pool.take_permit_back(entry);
+            self.wq.links[link as usize].taken_back += 1;
+        }
     }
 
     /// A worker's item blocks: noticed at once, or never (then the ticks have to cope).
@@ -126,6 +165,7 @@ impl Sim {
     /// A thread that slept inside an item has a CPU again.
     pub(crate) fn resumed(&mut self, t: Tid) {
         if let Some((p, w)) = self.bench(t) {
+            self.takes_back(p, w);
             self.wq.pools[p as usize].pool.resumed(w);
             if let Role::Worker {
                 pool,
@@ -176,7 +216,8 @@ impl Sim {
         self.at = cpu;
         if self.wq.items[item as usize].requeue > 0 {
             self.wq.items[item as usize].requeue -= 1;
-            if self.wq.items[item as usize].truth == Truth::Idle {
+            let it = &self.wq.items[item as usize];
+            if it.truth == Truth::Idle && it.timer.is_none() {
                 self.queue_item(item, cpu, true);
             }
         }
