@@ -35,6 +35,7 @@ pub(crate) fn prepare() {
 #[inline]
 pub(crate) fn light() {
     if ASYMMETRIC.load(Ordering::Relaxed) {
+        // Ordering: SeqCst: for the compiler only; the other side's interrupt is the fence of the machine.
         compiler_fence(Ordering::SeqCst);
     } else {
         // Ordering: SeqCst: this is the full fence.
@@ -52,6 +53,7 @@ pub(crate) fn heavy() {
     // Denied since (a filter for system calls): from now on everybody fences. Those who were past their `light` at this moment have
     // their stores drained long before this sleep ends, and it comes once in a process's life.
     ASYMMETRIC.store(false, Ordering::Relaxed);
+    // Ordering: SeqCst: the store before is seen before anything later is.
     fence(Ordering::SeqCst);
     std::thread::sleep(std::time::Duration::from_millis(10));
 }
