@@ -351,7 +351,7 @@ mod tests {
 
     impl Counted {
         fn new(n: u64) -> Arc<Counted> {
-            ALIVE.fetch_add(1, Ordering::SeqCst);
+            ALIVE.fetch_add(1, Ordering::Relaxed);
             Arc::new(Counted(n, !n))
         }
     }
@@ -359,7 +359,7 @@ mod tests {
     impl Drop for Counted {
         fn drop(&mut self) {
             (self.0, self.1) = (0, 0);
-            ALIVE.fetch_sub(1, Ordering::SeqCst);
+            ALIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -376,11 +376,11 @@ mod tests {
                 pin
             })
             .collect();
-        assert_eq!(ALIVE.load(Ordering::SeqCst), 8);
+        assert_eq!(ALIVE.load(Ordering::Relaxed), 8);
         for (n, pin) in pins.into_iter().enumerate() {
             assert_eq!((pin.0, pin.1), (n as u64, !(n as u64)));
             drop(pin);
-            assert_eq!(ALIVE.load(Ordering::SeqCst), 7 - n, "freed as it is let go");
+            assert_eq!(ALIVE.load(Ordering::Relaxed), 7 - n, "freed as it is let go");
         }
         let kept = p.load_full();
         std::thread::scope(|s| {
@@ -397,7 +397,7 @@ mod tests {
             }
         });
         drop(p);
-        assert_eq!((kept.0, ALIVE.load(Ordering::SeqCst)), (7, 1));
+        assert_eq!((kept.0, ALIVE.load(Ordering::Relaxed)), (7, 1));
     }
 }
 
@@ -408,8 +408,16 @@ mod models {
 
     struct Value(Arc<loom::sync::atomic::AtomicUsize>);
 
+    impl Value {
+        fn drops(&self) -> usize {
+            // Ordering: Acquire pairs with the AcqRel of `drop`.
+            self.0.load(Ordering::Acquire)
+        }
+    }
+
     impl Drop for Value {
         fn drop(&mut self) {
+            // Ordering: AcqRel, with `drops`: who sees the count sees the drop.
             self.0.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -430,16 +438,17 @@ mod models {
                     let shared = Arc::clone(&shared);
                     thread::spawn(move || {
                         let pin = shared.load();
-                        assert_eq!(pin.0.load(Ordering::Acquire), 0, "alive while pinned");
+                        assert_eq!(pin.drops(), 0, "alive while pinned");
                     })
                 })
                 .collect();
             drop(shared.store(Arc::new(Value(Arc::clone(&dead[1])))));
             readers.into_iter().for_each(|r| r.join().unwrap());
-            assert_eq!(dead[0].load(Ordering::Acquire), 1, "freed once");
-            assert_eq!(dead[1].load(Ordering::Acquire), 0);
+            // Ordering: Acquire, as in `drops`.
+            let drops = || dead.each_ref().map(|d| d.load(Ordering::Acquire));
+            assert_eq!(drops(), [1, 0], "the replaced one was dropped once");
             drop(shared);
-            assert_eq!(dead[1].load(Ordering::Acquire), 1);
+            assert_eq!(drops(), [1, 1]);
         });
     }
 }

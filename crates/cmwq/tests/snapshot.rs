@@ -561,6 +561,8 @@ fn a_snapshot_does_not_wait_for_a_stalled_queue_and_can_be_taken_from_an_item() 
     let inner = rt.clone();
     let seen = wq.spawn(move || inner.snapshot()).join().unwrap();
     assert_eq!(queue(&seen, "only").in_flight.total, 1);
+    // The joiner is told before the item's place is given back.
+    wq.flush().unwrap();
     let gate = gate();
     for _ in 0..2000 {
         let g = Arc::clone(&gate);
