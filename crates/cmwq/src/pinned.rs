@@ -380,7 +380,11 @@ mod tests {
         for (n, pin) in pins.into_iter().enumerate() {
             assert_eq!((pin.0, pin.1), (n as u64, !(n as u64)));
             drop(pin);
-            assert_eq!(ALIVE.load(Ordering::Relaxed), 7 - n, "freed as it is let go");
+            assert_eq!(
+                ALIVE.load(Ordering::Relaxed),
+                7 - n,
+                "freed as it is let go"
+            );
         }
         let kept = p.load_full();
         std::thread::scope(|s| {
