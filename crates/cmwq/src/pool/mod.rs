@@ -539,7 +539,10 @@ fn look_outward(
         return;
     }
     let Some(rt) = rt else { return };
-    let hedge = rt.wakes.hedge_ns();
+    let hedge = match policy.counts().waking {
+        0 => rt.wakes.hedge_ns(),
+        _ => rt.wakes.patience_ns(),
+    };
     if policy.is_overdue(hedge, now)
         && let Some(offer) = policy.offer(hedge, now)
     {

@@ -27,6 +27,7 @@ pub(crate) struct Wakes {
     typical: AtomicU64,
     p99: AtomicU64,
     hedge: AtomicU64,
+    patience: AtomicU64,
 }
 
 impl Wakes {
@@ -37,6 +38,7 @@ impl Wakes {
             typical: AtomicU64::new(WAKE_COST_NS),
             p99: AtomicU64::new(0),
             hedge: AtomicU64::new(UNKNOWN_HEDGE_NS),
+            patience: AtomicU64::new(UNKNOWN_HEDGE_NS),
         }
     }
 
@@ -66,9 +68,10 @@ impl Wakes {
             typical.clamp(WAKE_COST_NS, MAX_WAKE_COST_NS),
             Ordering::Relaxed,
         );
-        // One wake-up in a thousand takes longer than the second: at a calm pace no more items than that are offered.
-        let hedge = hedge_delay(p99).max(p999);
-        self.hedge.store(hedge.min(MAX_HEDGE_NS), Ordering::Relaxed);
+        let hedge = hedge_delay(p99).min(MAX_HEDGE_NS);
+        self.hedge.store(hedge, Ordering::Relaxed);
+        self.patience
+            .store(hedge.max(p999).min(MAX_HEDGE_NS), Ordering::Relaxed);
         if fade {
             for c in &self.counts {
                 let half = c.load(Ordering::Relaxed) / 2;
@@ -104,6 +107,13 @@ impl Wakes {
         self.p99.load(Ordering::Relaxed)
     }
 
+    /// The hedge delay while a worker is on its way to what waits, ns: one wake-up in a thousand takes longer, so at a calm pace no
+    /// more items than that are offered.
+    #[inline]
+    pub(crate) fn patience_ns(&self) -> u64 {
+        self.patience.load(Ordering::Relaxed)
+    }
+
     /// After how long an item that nobody has started is offered to other pods, ns.
     #[inline]
     pub(crate) fn hedge_ns(&self) -> u64 {
@@ -129,8 +139,9 @@ mod tests {
         assert_eq!(w.hedge_ns(), MIN_HEDGE_NS, "old wake-ups fade");
         // One in five hundred is late: twice the p99 would offer each of those.
         (0..20_000u64).for_each(|i| w.record(if i % 500 == 0 { 300_000 } else { 3_000 }));
-        let hedge = w.hedge_ns();
-        assert!((300_000..=350_000).contains(&hedge), "{hedge}");
+        let patience = w.patience_ns();
+        assert!((300_000..=350_000).contains(&patience), "{patience}");
+        assert_eq!(w.hedge_ns(), MIN_HEDGE_NS);
         (0..10_000).for_each(|_| w.record(1 << 40));
         assert_eq!(w.hedge_ns(), MAX_HEDGE_NS);
     }
