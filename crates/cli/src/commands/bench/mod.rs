@@ -10,6 +10,7 @@ mod limit;
 mod output;
 mod progress;
 mod queue;
+mod reality;
 mod scopes;
 mod setting;
 mod way;
@@ -29,6 +30,7 @@ pub(crate) enum Bench {
     Queue(queue::Args),
     Limit(limit::Args),
     Latency(latency::Args),
+    Reality(reality::Args),
 }
 
 impl Bench {
@@ -41,6 +43,7 @@ impl Bench {
             Bench::Queue(args) => args.run(),
             Bench::Limit(args) => args.run(),
             Bench::Latency(args) => args.run(),
+            Bench::Reality(args) => args.run(),
         }
     }
 }
