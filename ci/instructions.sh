@@ -24,14 +24,11 @@ done
 for limit in "${limits[@]}"; do
     [[ $limit =~ ^[a-z0-9_-]+=[0-9]+$ ]] || { echo "instructions.sh: --limit $limit: expected POOL=N" >&2; exit 2; }
 done
-features=()
-[ -z "${BENCH_FEATURES:-}" ] || features=(--features "$BENCH_FEATURES")
 
-cargo build --release -p bench "${features[@]}" >&2
+cargo build --release -p bench >&2
 bench=${CARGO_TARGET_DIR:-target}/release/bench
 if [ ${#pools[@]} -eq 0 ]; then
-    pools=(crossbeam std-mpsc threadpool rusty_pool rayon tokio tokio-blocking-2 async-executor)
-    [ -z "${BENCH_FEATURES:-}" ] || pools=(cmwq cmwq-nostats "${pools[@]}")
+    pools=(cmwq cmwq-nostats crossbeam std-mpsc threadpool rusty_pool rayon tokio tokio-blocking-2 async-executor)
 fi
 
 log=$(mktemp) few=2000 many=12000

@@ -80,7 +80,7 @@ enum Single {
     /// Queue N empty items on one pool and end: for counting instructions (ci/instructions.sh)
     One {
         pool: String,
-        /// The only workload so far: `ext`
+        /// `ext` (queued by the main thread), `int` (queued by an item a CPU) or `pp` (queued and waited for, one by one)
         workload: String,
         n: u64,
         #[arg(long, default_value_t = 2)]
@@ -135,11 +135,13 @@ fn child(pool: &str, workload: &str, job: &workloads::Job) -> Result<()> {
 }
 
 fn one(pool: &str, workload: &str, threads: usize, n: u64) -> Result<()> {
-    anyhow::ensure!(
-        workload == "ext",
-        "no single workload {workload:?}, expected ext"
-    );
-    workloads::count_down(pool, threads, n)?;
+    let from = match workload {
+        "ext" => workloads::From::Outside,
+        "int" => workloads::From::Inside,
+        "pp" => workloads::From::Waiter,
+        _ => anyhow::bail!("no single workload {workload:?}, expected ext, int or pp"),
+    };
+    workloads::count_down(pool, from, threads, n)?;
     std::process::exit(0)
 }
 

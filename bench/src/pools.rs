@@ -2,7 +2,6 @@
 
 mod asynchronous;
 mod channels;
-#[cfg(feature = "cmwq")]
 mod managed;
 mod native;
 mod plain;
@@ -87,16 +86,11 @@ const fn found(entry: Entry, present: bool) -> Entry {
 }
 
 const fn ours(name: &'static str, about: &'static str) -> Entry {
-    let missing = if cfg!(feature = "cmwq") {
-        None
-    } else {
-        Some("built without the feature `cmwq`")
-    };
     Entry {
         name,
         about,
         package: "cmwq",
-        missing,
+        missing: None,
         peer: false,
     }
 }
@@ -104,10 +98,11 @@ const fn ours(name: &'static str, about: &'static str) -> Entry {
 /// All pools, in the order of the tables.
 pub const ALL: &[Entry] = &[
     ours("cmwq", "unbound workqueue, statistics on"),
-    Entry {
-        missing: Some("the library has no switch for its statistics"),
-        ..ours("cmwq-nostats", "the same, statistics off")
-    },
+    ours("cmwq-nostats", "the same, without histograms"),
+    ours(
+        "cmwq-handle",
+        "the same, each item with a handle that is dropped",
+    ),
     ours(
         "cmwq-inline",
         "the same, a waiting thread may run the awaited item itself",
@@ -199,11 +194,10 @@ pub fn visit<V: Visitor>(name: &str, visitor: V) -> Result<V::Out> {
         "onetbb" => visitor.visit::<native::OneTbb>(),
         #[cfg(libdispatch)]
         "libdispatch" => visitor.visit::<native::LibDispatch>(),
-        #[cfg(feature = "cmwq")]
         "cmwq" => visitor.visit::<managed::Cmwq>(),
-        #[cfg(feature = "cmwq")]
+        "cmwq-handle" => visitor.visit::<managed::CmwqHandle>(),
+        "cmwq-nostats" => visitor.visit::<managed::CmwqNoStats>(),
         "cmwq-inline" => visitor.visit::<managed::CmwqInline>(),
-        #[cfg(feature = "cmwq")]
         "cmwq-said" => visitor.visit::<managed::CmwqSaid>(),
         other => match entry(other) {
             Some(Entry {

@@ -18,7 +18,7 @@ use cmwq_measure::Observation;
 use crate::pools::{self, Pool, Visitor};
 use crate::spin::Rate;
 
-pub use empty::count_down;
+pub use empty::{From, count_down};
 pub(crate) use mix::counts as mix_counts;
 
 /// What a child is told.

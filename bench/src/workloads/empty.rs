@@ -109,15 +109,27 @@ pub(super) fn remote<P: Pool>(job: &Job) -> Result<Observation> {
     Ok(all)
 }
 
-/// Queues `n` empty items from outside and sleeps until the last has run: nothing else, for counting instructions.
+/// Who queues the items of [`count_down`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// The main thread.
+    Outside,
+    /// An item a CPU.
+    Inside,
+    /// The main thread, which waits for each.
+    Waiter,
+}
+
+/// Queues `n` empty items and sleeps until the last has run: nothing else, for counting instructions.
 ///
 /// # Errors
 /// An unknown or missing pool.
-pub fn count_down(pool: &str, threads: usize, n: u64) -> Result<()> {
-    pools::visit(pool, CountDown { threads, n })?
+pub fn count_down(pool: &str, from: From, threads: usize, n: u64) -> Result<()> {
+    pools::visit(pool, CountDown { from, threads, n })?
 }
 
 struct CountDown {
+    from: From,
     threads: usize,
     n: u64,
 }
@@ -126,16 +138,29 @@ impl Visitor for CountDown {
     type Out = Result<()>;
 
     fn visit<P: Pool>(self) -> Result<()> {
-        let pool = start::<P>(self.threads)?;
+        let pool: &'static P = Box::leak(Box::new(start::<P>(self.threads)?));
         let left: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(self.n)));
         let main = thread::current();
         let waiter: &'static thread::Thread = Box::leak(Box::new(main));
-        for _ in 0..self.n {
-            pool.spawn(move || {
-                if left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                    waiter.unpark();
+        let hit = move || {
+            if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                waiter.unpark();
+            }
+        };
+        match self.from {
+            From::Outside => (0..self.n).for_each(|_| pool.spawn(hit)),
+            From::Waiter => (0..self.n).for_each(|_| pool.run_one(hit)),
+            From::Inside => {
+                let seeds = self.threads as u64;
+                for seed in 0..seeds {
+                    let n = self.n;
+                    pool.spawn(move || {
+                        (seed..n)
+                            .step_by(seeds as usize)
+                            .for_each(|_| pool.spawn(hit));
+                    });
                 }
-            });
+            }
         }
         while left.load(Ordering::Relaxed) > 0 {
             thread::park();

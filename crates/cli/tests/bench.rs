@@ -25,6 +25,125 @@ fn rows_of(out: Output, args: &[&str]) -> Value {
     json
 }
 
+/// Every bench there is, as short as it can be; their names come from the help, so that none is forgotten.
+#[test]
+fn every_bench_and_the_simulator_print_the_one_form() {
+    let help = cmwq(&["bench", "--help"]);
+    let help = String::from_utf8(help.stdout).unwrap();
+    let names: Vec<&str> = help
+        .lines()
+        .skip_while(|l| !l.starts_with("Commands:"))
+        .skip(1)
+        .take_while(|l| !l.is_empty())
+        // Names are indented by two, what is said of them by more.
+        .filter(|l| l.starts_with("  ") && !l.starts_with("   "))
+        .filter_map(|l| l.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(names.len() >= 8, "{help}");
+    for name in names {
+        let short: &[&str] = match name {
+            "blocking" => &["--quick", "--rounds", "1"],
+            "cost" => &[
+                "--rounds", "3", "--items", "100", "--queues", "2", "--timers", "1",
+            ],
+            "crypt" => &[
+                "--scenario",
+                "med",
+                "--scopes",
+                "system,default",
+                "--rounds",
+                "1",
+                "--runtime",
+                "0.02",
+            ],
+            "scopes" => &[
+                "--rounds",
+                "1",
+                "--max-rounds",
+                "1",
+                "--runtime",
+                "0.02",
+                "--scenario",
+                "sync",
+                "--settings",
+                "system,default",
+            ],
+            "queue" => &["--items", "20", "--rounds", "1", "--scopes", "default"],
+            "limit" => &[
+                "--limits",
+                "2",
+                "--rounds",
+                "1",
+                "--runtime",
+                "0.02",
+                "--scopes",
+                "default",
+            ],
+            "latency" => &[
+                "--launches",
+                "1",
+                "--burst",
+                "2",
+                "--rest",
+                "1",
+                "--rounds",
+                "1",
+            ],
+            "monitor" => &["--rounds", "1", "--runtime", "0.2", "--interval", "0.1"],
+            other => panic!("no short run of `cmwq bench {other}` is known: add it here"),
+        };
+        let mut args = vec!["bench", name, "--json"];
+        args.extend(short);
+        let json = rows(&args);
+        assert_eq!(
+            (json["format"].as_str(), json["version"].as_u64()),
+            (Some("cmwq-rows"), Some(1))
+        );
+        assert_eq!(json["tool"], format!("cmwq bench {name}"));
+        assert!(!json["rows"].as_array().unwrap().is_empty(), "{name}");
+    }
+    let json = rows(&[
+        "sim",
+        "--json",
+        "--scenario",
+        "llow",
+        "--settings",
+        "system",
+        "--seeds",
+        "1",
+    ]);
+    assert_eq!(json["tool"], "cmwq sim");
+    assert_eq!(json["machine"]["simulated"], true);
+}
+
+#[test]
+fn watching_is_measured_with_a_monitor_that_really_looks() {
+    let json = rows(&[
+        "bench",
+        "monitor",
+        "--rounds",
+        "2",
+        "--runtime",
+        "0.6",
+        "--interval",
+        "0.1",
+        "--json",
+    ]);
+    assert_eq!(
+        settings(&json, "monitor"),
+        ["alone", "monitor", "monitor-x100"]
+    );
+    let serving = |row: usize| json["rows"][row]["figures"]["serving_us_per_s"]["mean"].as_f64();
+    if std::path::Path::new("/proc/self/schedstat").exists() {
+        assert!(serving(1) > Some(0.0), "{json}");
+    }
+    assert_eq!(json["verdicts"].as_array().unwrap().len(), 8);
+    let out = cmwq(&["bench", "monitor", "--runtime", "0.5"]);
+    assert!(!out.status.success());
+    assert!(String::from_utf8_lossy(&out.stderr).contains("at least --interval"));
+}
+
 fn settings(json: &Value, scenario: &str) -> Vec<String> {
     let rows = json["rows"].as_array().unwrap();
     rows.iter()

@@ -1,8 +1,6 @@
 //! The real command against a program whose queues are controlled by the test: what it prints of known states. The same
 //! commands against the real runtime are in `real.rs`.
 
-#[path = "../../control/tests/fake/mod.rs"]
-mod fake;
 #[path = "support/fake_program.rs"]
 mod fake_program;
 mod support;

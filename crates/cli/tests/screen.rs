@@ -1,7 +1,5 @@
 //! The full-screen view of the real command in a pseudo-terminal, looking at a real program.
 
-#[path = "../../control/tests/fake/mod.rs"]
-mod fake;
 #[path = "support/fake_program.rs"]
 mod fake_program;
 mod support;
@@ -38,7 +36,8 @@ fn queues_and_machine_are_drawn_and_keys_work() {
     ] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
-    t.until("a sparkline", |s| s.contains('█'));
+    t.until("a sparkline", |s| terminal::sparkline(s, "ingest"));
+    t.until("the load of each pod", terminal::pods_with_load);
     t.until("rates", |s| {
         let row = s.lines().find(|l| l.contains("ingest")).unwrap_or("");
         row.split_whitespace()
@@ -64,6 +63,16 @@ fn queues_and_machine_are_drawn_and_keys_work() {
     });
     t.press("sss");
     t.until("another order", |s| s.contains("sort (items/s)"));
+    t.press("r");
+    t.until("the order reversed", |s| {
+        s.contains("sort (items/s, reversed)")
+    });
+    // Without the filter all are there again, the busiest last.
+    t.press("/\u{1b}");
+    t.until("rows in the reversed order", |s| {
+        let at = |name: &str| s.lines().position(|l| l.contains(name));
+        at("journal").is_some() && at("journal") < at("ingest")
+    });
     t.press("q");
     assert!(t.end().success());
     let raw = t.raw.lock().unwrap().clone();

@@ -38,9 +38,15 @@ fn rebuild_index() {
 
 static END: AtomicBool = AtomicBool::new(false);
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    run(&args)
+    match run(&args) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("live: {e}");
+            std::process::ExitCode::FAILURE
+        }
+    }
 }
 
 /// The program; tests of the command call it, too.

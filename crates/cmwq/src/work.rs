@@ -84,6 +84,7 @@ const VTABLE: VTable = VTable {
     strayed,
     oneshot: false,
     fixed_name: None,
+    task: None,
 };
 
 unsafe fn name(item: ItemPtr) -> &'static str {

@@ -167,6 +167,49 @@ fn a_worklist_that_does_not_move_is_reported_with_what_holds_it_up() {
     assert_eq!(second.join().unwrap(), 2);
 }
 
+/// The body of a process that stalls for ever; `limit` sets when it is to end.
+fn stall_for_ever(limit: impl FnOnce(cmwq::RuntimeBuilder) -> cmwq::RuntimeBuilder) {
+    let builder = Runtime::builder()
+        .max_threads(1)
+        .watchdog(Duration::from_millis(100));
+    let rt = limit(builder).build().unwrap();
+    let wq = rt.workqueue("held-up").build().unwrap();
+    let gate = Gate::new();
+    let g = gate.clone();
+    let first = wq.spawn(move || g.pass_silently());
+    drop(wq.spawn(|| ()));
+    first.join().unwrap();
+}
+
+fn assert_aborted(test: &str, says: &str) {
+    use std::os::unix::process::ExitStatusExt as _;
+    let out = in_child(test);
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.signal(), Some(libc::SIGABRT), "{errors}");
+    assert!(
+        errors.contains("held-up") && errors.contains(says),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_process_that_asked_for_it_aborts_at_the_second_stall() {
+    if is_child() {
+        return stall_for_ever(|b| b.abort_on_stall(2));
+    }
+    let test = "a_process_that_asked_for_it_aborts_at_the_second_stall";
+    assert_aborted(test, "this is stall 2 (panic_on_stall=2)");
+}
+
+#[test]
+fn a_process_that_asked_for_it_aborts_when_a_stall_lasts() {
+    if is_child() {
+        return stall_for_ever(|b| b.abort_on_stall_time(Duration::from_millis(300)));
+    }
+    let test = "a_process_that_asked_for_it_aborts_when_a_stall_lasts";
+    assert_aborted(test, "panic_on_stall_time=0.3");
+}
+
 #[test]
 fn touching_the_watchdog_forgives() {
     let rt = Runtime::builder()

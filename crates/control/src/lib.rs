@@ -11,7 +11,7 @@
 //! - [`Process`]: the trait that a runtime answers.
 //!
 //! Features: `serde` makes every snapshot type (de)serialisable (the field names are the documented JSON form);
-//! `server` serves a [`Process`] on a Unix socket; `client` finds and asks such processes.
+//! `server` serves a [`Process`] on a Unix socket; `client` finds and asks such processes; `testing` has a registry for tests.
 
 pub mod advise;
 pub mod attr;
@@ -30,6 +30,8 @@ pub mod protocol;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod snapshot;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod trace;
 
 pub use cmwq_topology::{AffinityScope, CpuSet};

@@ -1,7 +1,5 @@
 //! Server and client against a working registry: the conversation, the place of the socket, what is refused.
 
-mod fake;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,9 +9,10 @@ use cmwq_control::attr::SetErrorKind;
 use cmwq_control::client::{Client, ClientError, Directory};
 use cmwq_control::server::{PlaceError, Server, ServerBuilder};
 use cmwq_control::snapshot::{Detail, WqKind};
+use cmwq_control::testing::Fake;
 use cmwq_control::trace::{TraceKind, TraceOptions};
 
-fn serve(fake: &fake::Fake, dir: &Path, allow_set: bool) -> Server {
+fn serve(fake: &Fake, dir: &Path, allow_set: bool) -> Server {
     ServerBuilder::new(fake.process())
         .dir(dir)
         .allow_set(allow_set)
@@ -35,7 +34,7 @@ fn kind(e: ClientError) -> SetErrorKind {
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !condition() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -45,7 +44,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 #[test]
 fn see_and_steer() {
     let dir = private_dir();
-    let fake = fake::Fake::new("steered");
+    let fake = Fake::new("steered");
     let queue = fake.queue("ingest", WqKind::Unbound, 16);
     let server = serve(&fake, dir.path(), true);
     let mut client = Client::connect(server.path()).unwrap();
@@ -117,7 +116,7 @@ fn see_and_steer() {
 #[test]
 fn read_only_unless_allowed() {
     let dir = private_dir();
-    let fake = fake::Fake::new("readonly");
+    let fake = Fake::new("readonly");
     fake.queue("q", WqKind::Unbound, 4);
     let server = serve(&fake, dir.path(), false);
     let mut client = Client::connect(server.path()).unwrap();
@@ -131,7 +130,7 @@ fn read_only_unless_allowed() {
 
 #[test]
 fn the_directory_must_be_ours_alone() {
-    let fake = fake::Fake::new("placed");
+    let fake = Fake::new("placed");
     let listen = |path: &Path| ServerBuilder::new(fake.process()).dir(path).listen();
     let dir = private_dir();
 
@@ -192,7 +191,7 @@ fn the_directory_must_be_ours_alone() {
 fn a_long_path_is_no_obstacle() {
     let dir = private_dir();
     let deep = dir.path().join("d".repeat(200));
-    let fake = fake::Fake::new("deep");
+    let fake = Fake::new("deep");
     let _server = serve(&fake, &deep, false);
     let found = Directory::open(Some(&deep)).unwrap().list().unwrap();
     assert_eq!(found.len(), 1);
@@ -202,7 +201,7 @@ fn a_long_path_is_no_obstacle() {
 #[test]
 fn processes_are_found_by_pid_and_name() {
     let dir = private_dir();
-    let (a, b) = (fake::Fake::new("storage-a"), fake::Fake::new("storage-b"));
+    let (a, b) = (Fake::new("storage-a"), Fake::new("storage-b"));
     let (_sa, _sb) = (serve(&a, dir.path(), false), serve(&b, dir.path(), false));
     let directory = Directory::open(Some(dir.path())).unwrap();
     assert_eq!(
@@ -241,7 +240,7 @@ fn sockets_of_the_dead_are_removed() {
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     let other = dir.path().join("notes.txt");
     std::fs::write(&other, "mine").unwrap();
-    let fake = fake::Fake::new("cleaner");
+    let fake = Fake::new("cleaner");
     let server = serve(&fake, dir.path(), false);
     assert!(!stale.exists() && other.exists() && server.path().exists());
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
@@ -259,7 +258,7 @@ fn sockets_of_the_dead_are_removed() {
 #[test]
 fn a_trace_is_bounded_and_ends_with_its_connection() {
     let dir = private_dir();
-    let fake = fake::Fake::new("traced");
+    let fake = Fake::new("traced");
     let queue = fake.queue("q", WqKind::Unbound, 4);
     let server = serve(&fake, dir.path(), false);
     let mut client = Client::connect(server.path()).unwrap();
@@ -304,7 +303,7 @@ fn a_trace_is_bounded_and_ends_with_its_connection() {
 #[test]
 fn dropping_the_server_closes_conversations() {
     let dir = private_dir();
-    let fake = fake::Fake::new("dropped");
+    let fake = Fake::new("dropped");
     let server = serve(&fake, dir.path(), false);
     let mut client = Client::connect(server.path()).unwrap();
     server.stop();
@@ -341,7 +340,7 @@ fn without_a_client_the_server_sleeps() {
         return;
     }
     let dir = private_dir();
-    let fake = fake::Fake::new("sleeper");
+    let fake = Fake::new("sleeper");
     let server = serve(&fake, dir.path(), false);
     let visit = || {
         Client::connect(server.path())
@@ -372,7 +371,7 @@ fn without_a_client_the_server_sleeps() {
 #[test]
 fn descriptors_are_not_inherited() {
     let dir = private_dir();
-    let fake = fake::Fake::new("closer");
+    let fake = Fake::new("closer");
     let server = serve(&fake, dir.path(), false);
     let _client = Client::connect(server.path()).unwrap();
     let sockets = |fds: &str| {

@@ -19,6 +19,7 @@ pub mod help;
 pub mod hist;
 pub mod limits;
 pub mod list;
+pub mod near;
 pub mod pool;
 pub mod slot;
 pub mod timer;

@@ -1,7 +1,7 @@
 //! `cmwq get` and `cmwq set`: attributes by the kernel's names.
 
 use anyhow::{anyhow, bail};
-use cmwq_control::attr::{Attr, Level, SetErrorKind};
+use cmwq_control::attr::{Access, Attr, Level, SetErrorKind};
 use cmwq_control::client::{Client, ClientError};
 use cmwq_control::snapshot::Detail;
 use cmwq_control::{CpuSet, Target};
@@ -10,7 +10,11 @@ use serde_json::json;
 use super::live::{self, Whom};
 
 /// Show attributes of a process or of a workqueue
+///
+/// Examples: `cmwq get 1234` (everything), `cmwq get storage watchdog_thresh`, `cmwq get storage ingest max_active`. A single
+/// value is printed bare, for scripts.
 #[derive(clap::Args, Debug)]
+#[command(after_long_help = attributes())]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     whom: Whom,
@@ -23,11 +27,34 @@ pub(crate) struct GetArgs {
     json: bool,
 }
 
+/// Every attribute, for the end of the help.
+fn attributes() -> String {
+    let mut text = String::new();
+    for (title, level) in [
+        ("Attributes of a workqueue", Level::Workqueue),
+        ("Attributes of the process", Level::Global),
+    ] {
+        text += &format!("{title}:\n");
+        for info in Attr::all().filter(|i| i.level == level) {
+            let expects = match info.access {
+                Access::ReadOnly => "read-only",
+                Access::ReadWrite => info.expects,
+            };
+            text += &format!("  {}: {}\n          {expects}\n", info.name, info.help);
+        }
+        text += "\n";
+    }
+    text + "Names and refusals are the kernel's. kernel_mode is chosen when a workqueue is made."
+}
+
 /// Change attributes of a process or of a workqueue
 ///
 /// Examples: `cmwq set 1234 ingest max_active=16 affinity_scope=cache`, `cmwq set storage watchdog_thresh=5`.
 /// Every value is checked and read back; a refused one changes nothing and ends the command with status 1.
+///
+/// The program must allow it: `cmwq::control::builder().allow_set(true).listen()`, or CMWQ_CONTROL=set in its environment.
 #[derive(clap::Args, Debug)]
+#[command(after_long_help = attributes())]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     whom: Whom,
@@ -239,7 +266,7 @@ fn as_json(shown: &[Shown]) -> serde_json::Value {
         };
         map.insert(s.name.into(), json!(s.value));
     }
-    json!({"process": process, "workqueues": workqueues})
+    json!({"format": 1, "process": process, "workqueues": workqueues})
 }
 
 #[cfg(test)]
@@ -271,6 +298,18 @@ mod tests {
         ] {
             let e = split(&words(text)).unwrap_err().to_string();
             assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_attribute() {
+        let text = attributes();
+        for info in Attr::all() {
+            assert!(
+                text.contains(&format!("  {}: ", info.name)),
+                "{}",
+                info.name
+            );
         }
     }
 

@@ -128,7 +128,9 @@ fn print(out: &mut dyn Write, line: &Line) -> anyhow::Result<()> {
 
 fn as_json(line: &Line) -> serde_json::Value {
     match &line.seen {
-        Err(e) => json!({"pid": line.found.pid, "socket": line.found.path, "error": e}),
+        Err(e) => {
+            json!({"format": 1, "pid": line.found.pid, "socket": line.found.path, "error": e})
+        }
         Ok((before, now)) => {
             let ns = now
                 .clock
@@ -147,7 +149,7 @@ fn as_json(line: &Line) -> serde_json::Value {
                 })
                 .collect();
             json!({
-                "pid": line.found.pid, "socket": line.found.path, "process": now.process,
+                "format": 1, "pid": line.found.pid, "socket": line.found.path, "process": now.process,
                 "uptime_seconds": uptime_seconds(now), "workers": now.threads.workers, "workqueues": queues,
             })
         }

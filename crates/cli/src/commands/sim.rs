@@ -1,5 +1,6 @@
 //! `cmwq sim`: what a setting would do on a machine that is not at hand, and fault runs of the policy.
 
+use super::bench::print;
 use anyhow::{Context, bail};
 use cmwq_measure::report::Report;
 use cmwq_measure::rows::{CpuUtilOf, Machine as MachineInfo, Row, Spread};
@@ -7,7 +8,6 @@ use cmwq_measure::{Document, LatencySummary, Table};
 use cmwq_sim::{
     Machine, Outcome, Rules, Scenario, Setting, faults, machines, run_with, scenario, setting,
 };
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -210,14 +210,15 @@ impl Args {
             std::fs::write(path, html).with_context(|| path.display().to_string())?;
             eprintln!("written: {}", path.display());
         }
-        let mut out = std::io::stdout().lock();
         if self.json {
-            writeln!(out, "{}", doc.to_json()?)?;
-        } else {
-            writeln!(out, "{}: {} (modelled)\n", machine.name, machine.line())?;
-            write!(out, "{}", Table::of_rows(&doc.rows).render())?;
+            return print(&format!("{}\n", doc.to_json()?));
         }
-        Ok(())
+        print(&format!(
+            "{}: {} (modelled)\n\n{}",
+            machine.name,
+            machine.line(),
+            Table::of_rows(&doc.rows).render()
+        ))
     }
 
     fn scenario(&self, name: &str, cpus: usize) -> anyhow::Result<Scenario> {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use cmwq_control::snapshot::Detail;
-use cmwq_control::trace::{TraceEvent, TraceOptions, chrome};
+use cmwq_control::trace::TraceOptions;
+use cmwq_control::trace::chrome::{self, Recording};
 
 use super::live::{self, Whom};
 
@@ -62,46 +63,52 @@ impl Args {
             buffer_events: self.buffer,
             workqueues: self.workqueues.clone(),
         })?;
-        let mut events: Vec<TraceEvent> = Vec::new();
-        let mut lost = 0;
+        // Who works already, and on what: their starts are not recorded.
+        let begun = client.snapshot(Detail {
+            workers: true,
+            ..Detail::COUNTERS
+        })?;
+        let mut recording = Recording {
+            process: client.process().clone(),
+            begun: Some(begun),
+            workqueues: self.workqueues.clone(),
+            ..Recording::default()
+        };
         let end = Instant::now() + self.duration;
         let mut stopped = false;
         loop {
             let chunk = client.trace_poll(20_000)?;
-            events.extend(chunk.events);
-            lost = chunk.lost.max(lost);
-            if chunk.more && events.len() < self.max_events {
+            recording.events.extend(chunk.events);
+            recording.threads.extend(chunk.threads);
+            recording.lost = chunk.lost.max(recording.lost);
+            let full = recording.events.len() >= self.max_events;
+            if chunk.more && !full {
                 continue;
             }
             if stopped {
                 break;
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || events.len() >= self.max_events {
+            if left.is_zero() || full {
                 client.trace_stop()?;
                 stopped = true;
             } else {
                 std::thread::sleep(left.min(Duration::from_millis(50)));
             }
         }
-        events.truncate(self.max_events);
-        let process = client.process();
+        recording.events.truncate(self.max_events);
         match file {
-            Some(file) => chrome::write(process, &events, lost, BufWriter::new(file))
+            Some(file) => chrome::write(&recording, BufWriter::new(file))
                 .with_context(|| format!("cannot write {}", self.output.display()))?,
-            None => live::to_stdout(|out| {
-                Ok(chrome::write(
-                    process,
-                    &events,
-                    lost,
-                    out as &mut dyn io::Write,
-                )?)
-            })?,
+            None => {
+                live::to_stdout(|out| Ok(chrome::write(&recording, out as &mut dyn io::Write)?))?
+            }
         }
         if !to_stdout {
             eprintln!(
-                "{} events, {lost} lost, written to {}",
-                events.len(),
+                "{} events, {} lost, written to {}",
+                recording.events.len(),
+                recording.lost,
                 self.output.display()
             );
         }

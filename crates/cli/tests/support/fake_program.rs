@@ -1,4 +1,4 @@
-//! A served program whose queues a test controls: the registry under `control/tests/fake`.
+//! A served program whose queues a test controls: the registry of `cmwq_control::testing`.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cmwq_control::server::ServerBuilder;
 use cmwq_control::snapshot::WqKind;
+use cmwq_control::testing::Fake;
 
-use crate::fake::Fake;
 use crate::support::{ALLOW, NAME};
 
 /// The body of the program: three queues under load, until standard input closes.

@@ -51,7 +51,7 @@ impl Served {
         }
         let served = Served { child, dir };
         // Until the load has run for a moment, so that there is something to see.
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let who = served.pid().to_string();
         loop {
             let json = served.json(&["monitor", &who, "ingest", "--json", "-i", "0"]);
@@ -122,7 +122,7 @@ impl Served {
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         let lines: Vec<String> = out.lines().take(n).map(Result::unwrap).collect();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
@@ -145,7 +145,7 @@ impl Served {
     /// Closes its standard input, which ends it in an orderly way.
     pub fn hang_up(&mut self) -> std::process::ExitStatus {
         drop(self.child.stdin.take());
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;

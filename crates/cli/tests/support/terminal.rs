@@ -81,7 +81,7 @@ impl Terminal {
 
     /// Until the screen is as wanted.
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let text = self.text();
             if wanted(&text) {
@@ -96,7 +96,7 @@ impl Terminal {
     }
 
     pub(crate) fn end(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
@@ -116,6 +116,31 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether the row of this queue ends in a history of at least two samples.
+pub(crate) fn sparkline(screen: &str, queue: &str) -> bool {
+    let row = screen.lines().find(|l| l.contains(queue)).unwrap_or("");
+    let bars = row.chars().filter(|c| ('▁'..='█').contains(c));
+    bars.count() >= 2
+}
+
+/// Whether the drawing of the machine has at least one pod, and for each its bar and how many of its CPUs are taken.
+pub(crate) fn pods_with_load(screen: &str) -> bool {
+    let mut lines = screen
+        .lines()
+        .skip_while(|l| !l.contains("machine, pods of scope"))
+        .skip(1)
+        .filter(|l| l.contains('░') || l.contains('█'))
+        .peekable();
+    let has_load = |l: &str| {
+        l.split_whitespace().any(|word| {
+            word.split_once('/').is_some_and(|(running, cpus)| {
+                running.parse::<u32>().is_ok() && cpus.parse::<u32>().is_ok_and(|n| n > 0)
+            })
+        })
+    };
+    lines.peek().is_some() && lines.all(has_load)
 }
 
 pub(crate) fn resize(terminal: impl AsFd, columns: u16, rows: u16) {

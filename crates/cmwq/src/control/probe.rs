@@ -7,7 +7,7 @@
 use super::recorder::{self, Event};
 use crate::current;
 use crate::item::ItemPtr;
-use crate::pool::RtPool;
+use crate::pool::{RtPool, WorkerShared};
 use crate::runtime::RtInner;
 use crate::workqueue::{PwqLink, WqInner};
 use cmwq_control::Label;
@@ -15,6 +15,7 @@ use cmwq_control::trace::TraceKind;
 use cmwq_policy::pool::WorkerKind;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 thread_local! {
     /// The item that this thread runs has panicked.
@@ -35,9 +36,13 @@ fn subscribed() -> bool {
 
 #[cfg(not(feature = "tracing"))]
 #[inline]
-fn subscribed() -> bool {
+const fn subscribed() -> bool {
     false
 }
+
+// Without the feature nobody can subscribe: the compiler knows, so nothing is left of it.
+#[cfg(not(feature = "tracing"))]
+const _: () = assert!(!subscribed());
 
 /// What is said of an item.
 #[derive(Debug, Clone, Copy)]
@@ -209,6 +214,28 @@ pub(crate) fn worker_lives(
                 reason,
             }
         }
+    });
+}
+
+/// Another thread than the worker's found it blocked in its item, or running again after that; `by`: which mechanism.
+pub(crate) fn noticed(rt: &RtInner, worker: &WorkerShared, blocked: Option<&'static str>) {
+    worker_event(rt, || {
+        let worker_tid = worker.tid.load(Ordering::Relaxed) as u32;
+        match blocked {
+            Some(by) => TraceKind::WorkerBlocked {
+                worker_tid,
+                by: by.into(),
+            },
+            None => TraceKind::WorkerResumed { worker_tid },
+        }
+    });
+}
+
+/// An item was found to keep its CPU.
+pub(crate) fn cpu_intensive(rt: &RtInner, worker: &WorkerShared, func: &'static str) {
+    worker_event(rt, || TraceKind::CpuIntensive {
+        worker_tid: worker.tid.load(Ordering::Relaxed) as u32,
+        func: func.into(),
     });
 }
 

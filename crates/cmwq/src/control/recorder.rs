@@ -99,6 +99,8 @@ struct Raw {
 
 struct Buffer {
     tid: u32,
+    /// The thread's name, until a poll takes it.
+    name: Mutex<Option<String>>,
     /// Events that the thread may still add; only the thread itself changes it.
     credit: AtomicUsize,
     events: Mutex<VecDeque<Raw>>,
@@ -152,6 +154,7 @@ impl Session {
             if mine.as_ref().is_none_or(|m| m.session != self.id) {
                 let buffer = Arc::new(Buffer {
                     tid: cpu::gettid() as u32,
+                    name: Mutex::new(cpu::own_name().ok()),
                     credit: AtomicUsize::new(0),
                     events: Mutex::default(),
                 });
@@ -196,7 +199,14 @@ impl Session {
         let buffers: Vec<Arc<Buffer>> = self.buffers().clone();
         let mut events = Vec::new();
         let mut more = false;
+        let mut threads = Vec::new();
         for buffer in &buffers {
+            let name = buffer
+                .name
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            threads.extend(name.map(|name| (buffer.tid, name)));
             let taken: Vec<Raw> = {
                 let mut held = buffer.lock();
                 let n = held.len().min(max - events.len());
@@ -225,6 +235,7 @@ impl Session {
             events,
             lost: self.lost.load(Ordering::Relaxed),
             more,
+            threads,
         }
     }
 }
@@ -351,12 +362,14 @@ mod tests {
             .collect();
         assert_eq!(items, (0..60).collect::<Vec<_>>());
         assert!(first.events.windows(2).all(|w| w[0].ns <= w[1].ns));
+        assert_eq!(first.threads.len(), 1, "the thread is named once");
         // What was taken out has made room.
         (0..60).for_each(|n| t.record(None, || event(n)));
         t.stop();
         t.record(None, || unreachable!("stopped"));
         let rest = t.poll(usize::MAX);
         assert_eq!((rest.events.len(), rest.lost, rest.more), (100, 50, false));
+        assert!(rest.threads.is_empty());
         t.start(&options(100)).unwrap();
         assert_eq!(t.poll(10), TraceChunk::default());
     }

@@ -5,24 +5,15 @@ use crate::runtime::RtInner;
 use crate::workqueue::{Attrs, WqInner, wq_kind};
 use cmwq_control::Target;
 use cmwq_control::attr::{
-    Attr, Level, ParseContext, SetError, SetErrorKind, Setting, format_bool, format_scope,
+    Access, Attr, Level, ParseContext, SetError, SetErrorKind, Setting, format_bool, format_scope,
 };
 use cmwq_control::snapshot::{Tunable, WqKind};
 use cmwq_topology::{AffinityScope, CpuSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
-
-/// What of the runtime can be changed while it runs.
-const WRITABLE: [Attr; 6] = [
-    Attr::GlobalCpumask,
-    Attr::DefaultAffinityScope,
-    Attr::MaxThreads,
-    Attr::WatchdogThresh,
-    Attr::CpuIntensiveThreshUs,
-    Attr::FairnessThreshUs,
-];
 
 /// What parsing needs to know.
 pub(super) fn parse_context(rt: &RtInner) -> ParseContext {
@@ -96,7 +87,7 @@ fn global(rt: &RtInner, attr: Attr) -> Result<String, SetError> {
         Attr::CpumaskRequested => hex(rt, machine.requested.as_ref().unwrap_or(&machine.global)),
         Attr::CpumaskIsolated => hex(rt, machine.topology.isolated()),
         Attr::DefaultAffinityScope => machine.default_scope.name().to_owned(),
-        Attr::CacheShardSize => cmwq_topology::DEFAULT_CACHE_SHARD_SIZE.to_string(),
+        Attr::CacheShardSize => machine.shard_size.to_string(),
         Attr::PowerEfficient => format_bool(attr, rt.power_efficient).to_owned(),
         Attr::WatchdogThresh => {
             (rt.detect.watchdog_ns.load(Ordering::Relaxed) / NS_PER_S).to_string()
@@ -105,6 +96,10 @@ fn global(rt: &RtInner, attr: Attr) -> Result<String, SetError> {
         Attr::FairnessThreshUs => {
             (rt.records.fairness_ns.load(Ordering::Relaxed) / 1000).to_string()
         }
+        Attr::CpuIntensiveWarningThresh => rt.detect.warn_at.load(Ordering::Relaxed).to_string(),
+        Attr::DebugForceRrCpu => format_bool(attr, rt.force_rr.load(Ordering::Relaxed)).to_owned(),
+        Attr::PanicOnStall => rt.detect.abort.count().to_string(),
+        Attr::PanicOnStallTime => (rt.detect.abort.time_ns() / NS_PER_S).to_string(),
         Attr::MaxThreads => rt.max_threads.load(Ordering::Relaxed).to_string(),
         _ => return Err(unsupported(attr)),
     })
@@ -139,10 +134,14 @@ fn of_queue(rt: &RtInner, wq: &WqInner, attr: Attr) -> Result<String, SetError> 
                 .as_ref()
                 .unwrap_or(machine.topology.possible()),
         ),
-        Attr::AffinityScope => format_scope(
-            attrs.scope.name(),
-            attrs.scope.resolve(machine.default_scope).name(),
-        ),
+        Attr::AffinityScope => {
+            // An ordered queue has one pool, whatever its scope.
+            let in_force = match kind {
+                WqKind::Ordered => AffinityScope::System,
+                _ => attrs.scope.resolve(machine.default_scope),
+            };
+            format_scope(attrs.scope.name(), in_force.name())
+        }
         Attr::AffinityStrict => format_bool(attr, attrs.strict).to_owned(),
         Attr::Localize => format_bool(attr, attrs.localize).to_owned(),
         Attr::KernelMode => format_bool(attr, wq.config.kernel_mode).to_owned(),
@@ -210,6 +209,22 @@ fn set_global(rt: &Arc<RtInner>, setting: &Setting) -> Result<(), SetError> {
             rt.reconfigure(|c| c.fairness_ns = ns);
             Ok(())
         }
+        Setting::CpuIntensiveWarningThresh(n) => {
+            rt.detect.warn_at.store(*n, Ordering::Relaxed);
+            Ok(())
+        }
+        Setting::DebugForceRrCpu(on) => {
+            rt.force_round_robin(*on);
+            Ok(())
+        }
+        Setting::PanicOnStall(n) => {
+            rt.detect.abort.set_count(*n);
+            Ok(())
+        }
+        Setting::PanicOnStallTime(s) => {
+            rt.detect.abort.set_time(Duration::from_secs(u64::from(*s)));
+            Ok(())
+        }
         other if other.attr().info().level == Level::Workqueue => {
             Err(SetError::not_found(format!(
                 "`{}` is an attribute of a workqueue: name the queue too",
@@ -262,7 +277,7 @@ pub(super) fn tunables(rt: &RtInner) -> Vec<Tunable> {
             Some(Tunable {
                 name: info.name.into(),
                 value: global(rt, info.attr).ok()?,
-                writable: WRITABLE.contains(&info.attr),
+                writable: info.access == Access::ReadWrite,
             })
         })
         .collect()

@@ -64,6 +64,8 @@ struct WorkerView {
     /// Whose item it runs, and how long that had waited.
     link: Option<Arc<PwqLink>>,
     waited_ns: u64,
+    /// How many wait for that item.
+    waiters: u32,
 }
 
 /// The state of a runtime now.
@@ -106,6 +108,8 @@ pub(super) fn snapshot(rt: &Arc<RtInner>, info: ProcessInfo, detail: Detail) -> 
                     role: w.shown.role,
                     barrier: false,
                 });
+                let barrier = barrier_of(&w.shown.func, w.waiters, view.shown.id);
+                barrier.into_iter().for_each(|b| wq.in_flight.push(b));
             }
         }
         for pwq in view.pwqs.drain(..) {
@@ -195,6 +199,7 @@ fn look_at(
     machine: &Machine,
     detail: Detail,
 ) -> Option<PoolView> {
+    pool.link_in_parts();
     pool.with(|p, drv| {
         let now = drv.now();
         p.recall_all(now, drv);
@@ -336,26 +341,42 @@ fn pwq_view(pwq: &policy::Pwq, link: &Arc<PwqLink>, detail: Detail) -> PwqView {
     }
 }
 
+/// Those who wait for an item, shown behind it as the kernel shows its barriers.
+fn barrier_of(func: &Label, waiters: u32, pool: u32) -> Option<ItemSnapshot> {
+    (waiters > 0).then(|| ItemSnapshot {
+        func: func.clone(),
+        count: waiters,
+        pool,
+        barrier: true,
+        ..ItemSnapshot::default()
+    })
+}
+
 /// The first waiting items of each pwq.
 fn list_items(inner: &Inner, pwqs: &mut HashMap<PwqId, PwqView>, now: Time) {
     let p = &inner.policy;
-    let describe = |e: &policy::Entry<crate::item::ItemPtr>| ItemSnapshot {
+    let describe = |e: &policy::Entry<crate::item::ItemPtr>| {
         // SAFETY: the item waits and the pool's lock is held, so nobody can start it or take it out: the queue's side holds it.
-        func: Label::from(unsafe { e.item.name() }),
-        count: 1,
-        age_ns: now.saturating_sub(e.queued_at),
-        ..ItemSnapshot::default()
+        let func = Label::from(unsafe { e.item.name() });
+        let barrier = barrier_of(&func, p.waiters_of(e), 0);
+        let item = ItemSnapshot {
+            func,
+            count: 1,
+            age_ns: now.saturating_sub(e.queued_at),
+            ..ItemSnapshot::default()
+        };
+        std::iter::once(item).chain(barrier)
     };
     for e in p.worklist().take(SCAN) {
         if let Some(view) = pwqs.get_mut(&e.pwq) {
-            view.pending_items.push(describe(e));
+            view.pending_items.extend(describe(e));
         }
     }
     let mut budget = SCAN;
     for (id, view) in pwqs.iter_mut() {
         view.inactive_items
-            .extend(p.inactive(*id).take(budget).map(describe));
-        budget -= view.inactive_items.len();
+            .extend(p.inactive(*id).take(budget).flat_map(describe));
+        budget = budget.saturating_sub(view.inactive_items.len());
     }
 }
 
@@ -414,6 +435,7 @@ fn worker_view(
         shared: shared.map(Arc::clone),
         link: entry.and_then(|e| inner.links.get(e.pwq as usize)?.clone()),
         waited_ns: entry.map_or(0, |e| started.saturating_sub(e.queued_at)),
+        waiters: entry.map_or(0, |e| inner.policy.waiters_of(e)),
     }
 }
 
@@ -542,7 +564,7 @@ fn cpu_view(rt: &RtInner, machine: &Machine) -> CpuView {
     let list = |set: &Option<CpuSet>| set.as_ref().map_or_else(CpuList::default, CpuList::from);
     CpuView {
         usable: CpuList::from(&machine.usable),
-        affinity_at_start: list(&machine.affinity),
+        affinity_at_start: list(&rt.affinity_at_start),
         cpuset: list(&machine.process.cpuset),
         quota: machine.process.quota.as_ref().map(|q| Quota {
             cpus: q.cpus(),

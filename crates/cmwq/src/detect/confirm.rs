@@ -9,6 +9,7 @@
 //! another item than the one that was looked at.
 
 use super::{Detect, place};
+use crate::control::probe;
 use crate::pool::{BatchMark, RtPool, WorkerShared};
 use crate::runtime::RtInner;
 use crate::shim::leaf::Mutex;
@@ -248,7 +249,7 @@ pub(super) fn look(
                     }
                     continue;
                 }
-                let did = pool.with(|p, drv| {
+                let did = pool.with_tick(|p, drv| {
                     if n.shared.batch.mark() != n.mark {
                         return false;
                     }
@@ -262,6 +263,12 @@ pub(super) fn look(
                 });
                 if did {
                     n.shared.evidence.hog_mark.store(0, Ordering::Relaxed);
+                    let by = if first_on.is_some() {
+                        "sentinel"
+                    } else {
+                        "tick"
+                    };
+                    probe::noticed(rt, &n.shared, Some(by));
                     found.blocked += 1;
                     if first_on.is_some() {
                         break;
@@ -275,13 +282,19 @@ pub(super) fn look(
                 if detect.state_of(&n.shared, n.mark.start, now).0 != ThreadState::Runnable {
                     continue;
                 }
-                pool.with(|p, _| {
+                let resumed = pool.with_tick(|p, _| {
                     let same = n.shared.batch.mark().start == n.mark.start;
                     if same && !n.shared.away.load(Ordering::Relaxed) {
                         p.resumed(n.id);
                         found.resumed += 1;
+                        true
+                    } else {
+                        false
                     }
                 });
+                if resumed {
+                    probe::noticed(rt, &n.shared, None);
+                }
             }
             WorkerState::Waking if first_on.is_some() => {
                 if let (ThreadState::Runnable, Some(cpu)) =

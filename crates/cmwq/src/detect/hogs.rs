@@ -5,6 +5,7 @@
 
 use super::confirm::Noted;
 use super::report::{HogReport, Report};
+use crate::control::probe;
 use crate::pool::{RtPool, link_of};
 use crate::runtime::RtInner;
 use crate::shim::leaf::OnceLock;
@@ -19,7 +20,7 @@ const THRESHOLD_NS: u64 = 10_000_000;
 const FULL_SPEED_BOGOMIPS: f64 = 4000.0;
 const LONGEST_NS: u64 = 1_000_000_000;
 /// The first report comes with this many finds of one function (kernel: cpu_intensive_warning_thresh, 4).
-pub(super) const WARN_AT: u64 = 4;
+pub(super) const WARN_AT: u32 = 4;
 /// Items younger than this are not looked at, ns.
 const YOUNG_NS: u64 = 1_000_000;
 
@@ -58,9 +59,10 @@ fn scaled(bogomips: Option<f64>) -> u64 {
     }
 }
 
-/// Whether the `n`-th find of one function is reported: 4, 5, 7, 11, 19, 35, ...
-pub(super) fn is_reported(n: u64) -> bool {
-    n >= WARN_AT && (n + 1 - WARN_AT).is_power_of_two()
+/// Whether the `n`-th find of one function is reported: with `warn_at` 4 that is 4, 5, 7, 11, 19, 35, ...; with 0 none.
+fn is_reported(n: u64, warn_at: u32) -> bool {
+    let first = u64::from(warn_at);
+    first > 0 && n >= first && (n + 1 - first).is_power_of_two()
 }
 
 /// Looks at the noted workers.
@@ -83,7 +85,7 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, noted: &[Noted]) {
         if used < rt.detect.hog_ns.load(Ordering::Relaxed) {
             continue;
         }
-        let hog = pool.with(|p, drv| {
+        let hog = pool.with_tick(|p, drv| {
             if n.shared.batch.mark().start != n.mark.start {
                 return None;
             }
@@ -105,7 +107,8 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, noted: &[Noted]) {
             rt.detect.counts.hogs.fetch_add(1, Ordering::Relaxed);
             let item = n.shared.item_name();
             let found = rt.detect.reports.count_hog(item);
-            if is_reported(found) {
+            probe::cpu_intensive(rt, &n.shared, item);
+            if is_reported(found, rt.detect.warn_at.load(Ordering::Relaxed)) {
                 rt.detect.reports.send(&Report::Hog(HogReport {
                     queue,
                     item,
@@ -124,8 +127,11 @@ mod tests {
 
     #[test]
     fn reports_come_with_the_kernels_distances() {
-        let told: Vec<u64> = (1..=40).filter(|n| is_reported(*n)).collect();
+        let told: Vec<u64> = (1..=40).filter(|n| is_reported(*n, WARN_AT)).collect();
         assert_eq!(told, [4, 5, 7, 11, 19, 35]);
+        let told: Vec<u64> = (1..=20).filter(|n| is_reported(*n, 1)).collect();
+        assert_eq!(told, [1, 2, 4, 8, 16]);
+        assert!((0..=40).all(|n| !is_reported(n, 0)), "0 is silent");
     }
 
     #[test]

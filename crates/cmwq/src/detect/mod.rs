@@ -40,7 +40,7 @@ use crate::sys::{SysError, cpu, perf};
 use cmwq_policy::pool::{Time, WorkerId};
 use sentinel::{Bell, Sentinel};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a runtime has of all this.
@@ -64,6 +64,32 @@ pub(crate) struct Detect {
     /// How long a worklist may stand still, ns; 0: for ever.
     pub(crate) watchdog_ns: AtomicU64,
     touched: AtomicU64,
+    /// The find of one function from which on hogs are reported; 0: never.
+    pub(crate) warn_at: AtomicU32,
+    pub(crate) abort: watchdog::Abort,
+}
+
+/// What may be set of all this; see [`crate::RuntimeBuilder`].
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// How long a worklist may stand still; zero: for ever.
+    pub(crate) watchdog: Duration,
+    pub(crate) warn_at: u32,
+    /// Abort at the n-th stall; 0: never.
+    pub(crate) abort_at: u32,
+    /// Abort when one stall lasts this long; zero: never.
+    pub(crate) abort_after: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            watchdog: Duration::ZERO,
+            warn_at: hogs::WARN_AT,
+            abort_at: 0,
+            abort_after: Duration::ZERO,
+        }
+    }
 }
 
 /// Counters; only ever grow.
@@ -86,7 +112,7 @@ pub(crate) struct Counts {
 }
 
 impl Detect {
-    pub(crate) fn new(switches: Detectors, reports: Reports, watchdog: Duration) -> Detect {
+    pub(crate) fn new(switches: Detectors, reports: Reports, limits: &Limits) -> Detect {
         let hog_ns = if switches.hogs {
             hogs::threshold_ns()
         } else {
@@ -105,8 +131,12 @@ impl Detect {
             proc_broken: OnceLock::new(),
             records_broken: OnceLock::new(),
             hog_ns: AtomicU64::new(hog_ns),
-            watchdog_ns: AtomicU64::new(u64::try_from(watchdog.as_nanos()).unwrap_or(u64::MAX)),
+            watchdog_ns: AtomicU64::new(
+                u64::try_from(limits.watchdog.as_nanos()).unwrap_or(u64::MAX),
+            ),
             touched: AtomicU64::new(0),
+            warn_at: AtomicU32::new(limits.warn_at),
+            abort: watchdog::Abort::new(limits.abort_at, limits.abort_after),
         }
     }
 

@@ -62,11 +62,11 @@ impl PlaceWords {
         self.narrowed.load(Ordering::Relaxed)
     }
 
-    /// Lets the sleeping thread run on this CPU only. Allocates nothing, takes no lock of ours.
-    pub(crate) fn narrow(&self, tid: i32, cpu: u32) {
+    /// Lets the sleeping thread run on this CPU only. True if it was done. Allocates nothing, takes no lock of ours.
+    pub(crate) fn narrow(&self, tid: i32, cpu: u32) -> bool {
         // Ordering: Acquire pairs with the Release of `remember`.
         if self.len.load(Ordering::Acquire) == 0 || cpu as usize >= WORDS * 64 || tid == 0 {
-            return;
+            return false;
         }
         let mut seen = [0; WORDS];
         for (t, f) in seen.iter_mut().zip(&self.seen) {
@@ -76,15 +76,24 @@ impl PlaceWords {
         let (word, bit) = (cpu as usize / 64, 1_u64 << (cpu % 64));
         let alone = seen.iter().map(|w| w.count_ones()).sum::<u32>() == 1;
         if alone || seen.get(word).is_none_or(|w| w & bit == 0) || !cpu::affinity_is(tid, seen) {
-            return;
+            return false;
         }
         let mut one = [0; WORDS];
         one[word] = bit;
         // Before and after: a worker that runs meanwhile puts back what it finds, and finds what came after that as well.
         self.narrowed.store(true, Ordering::Relaxed);
-        if cpu::set_affinity(tid, &one[..=word]).is_ok() {
+        let done = cpu::set_affinity(tid, &one[..=word]).is_ok();
+        if done {
             // Ordering: Release pairs with the Acquire of `widen`: the mask was narrowed before.
             self.narrowed.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    /// Somebody else puts the thread's mask back, if it was narrowed.
+    pub(crate) fn widen_other(&self, tid: i32) {
+        if self.narrowed.load(Ordering::Relaxed) && tid != 0 {
+            self.put_back(tid);
         }
     }
 
@@ -92,12 +101,13 @@ impl PlaceWords {
     #[inline]
     pub(crate) fn widen(&self) {
         if self.narrowed.load(Ordering::Relaxed) {
-            self.put_back();
+            self.put_back(0);
         }
     }
 
+    /// `tid` 0: the calling thread.
     #[cold]
-    fn put_back(&self) {
+    fn put_back(&self, tid: i32) {
         // Ordering: Acquire pairs with the Release of `narrow`.
         if self.narrowed.swap(false, Ordering::Acquire) {
             let mut set = [0; WORDS];
@@ -105,9 +115,9 @@ impl PlaceWords {
                 *t = f.load(Ordering::Relaxed);
             }
             let len = self.len.load(Ordering::Relaxed).min(WORDS);
-            if len > 0 && cpu::set_affinity(0, &set[..len]).is_err() {
+            if len > 0 && cpu::set_affinity(tid, &set[..len]).is_err() {
                 // Every CPU of it is gone: run where there are some.
-                let _ = crate::sys::sched::unpin(0);
+                let _ = crate::sys::sched::unpin(tid);
             }
         }
     }

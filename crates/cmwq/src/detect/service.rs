@@ -223,10 +223,13 @@ impl Detect {
         if self.hog_ns.load(Ordering::Relaxed) > 0 {
             hogs::look(rt, pool, noted);
         }
-        let (owed, backlog) = pool.with(|p, drv| {
+        let (owed, backlog) = pool.with_tick(|p, drv| {
             let now = drv.now();
             (p.tick(now, drv), p.backlog())
         });
+        if backlog != Backlog::None {
+            pool.part_company();
+        }
         if owed.is_some() {
             self.counts.fairness.fetch_add(1, Ordering::Relaxed);
         }

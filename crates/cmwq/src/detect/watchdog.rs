@@ -9,7 +9,7 @@ use crate::runtime::RtInner;
 use crate::sys::procstat;
 use cmwq_policy::pool::{Time, WorkerKind, WorkerState};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The most busy workers that a report describes.
@@ -25,6 +25,62 @@ impl Stall {
     /// Whatever did not move until `now` is forgiven.
     pub(super) fn touch(&mut self, now: Time) {
         self.touched = now;
+    }
+}
+
+/// Whether a stall ends the process (kernel: `panic_on_stall`, `panic_on_stall_time`).
+pub(crate) struct Abort {
+    /// At the n-th stall; 0: never.
+    count: AtomicU32,
+    /// When one lasts this long, ns; 0: never.
+    time_ns: AtomicU64,
+    /// Stalls since `count` was set.
+    seen: AtomicU32,
+}
+
+impl Abort {
+    pub(super) fn new(count: u32, time: Duration) -> Abort {
+        let abort = Abort {
+            count: AtomicU32::new(0),
+            time_ns: AtomicU64::new(0),
+            seen: AtomicU32::new(0),
+        };
+        abort.set_count(count);
+        abort.set_time(time);
+        abort
+    }
+
+    pub(crate) fn set_count(&self, n: u32) {
+        self.seen.store(0, Ordering::Relaxed);
+        self.count.store(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_time(&self, limit: Duration) {
+        let ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.time_ns.store(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn time_ns(&self) -> u64 {
+        self.time_ns.load(Ordering::Relaxed)
+    }
+
+    /// Another stall, which has lasted this long: why the process has to end, if it has to.
+    fn reason(&self, stalled: Duration) -> Option<String> {
+        let (count, limit) = (self.count(), self.time_ns());
+        if count > 0 {
+            let seen = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
+            if seen >= count {
+                return Some(format!("this is stall {seen} (panic_on_stall={count})"));
+            }
+        }
+        (limit > 0 && stalled.as_nanos() >= u128::from(limit)).then(|| {
+            let limit = Duration::from_nanos(limit).as_secs_f64();
+            format!("it has lasted {stalled:?} (panic_on_stall_time={limit})")
+        })
     }
 }
 
@@ -102,7 +158,8 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, stall: &mut Stall) {
             }
         })
         .collect();
-    rt.detect.reports.send(&Report::Stall(StallReport {
+    let stalled = seen.stalled;
+    let report = Report::Stall(StallReport {
         queue: seen.queue,
         pool: pool.id,
         stalled: seen.stalled,
@@ -110,5 +167,30 @@ pub(super) fn look(rt: &RtInner, pool: &'static RtPool, stall: &mut Stall) {
         idle_workers: seen.idle,
         creating: seen.creating,
         workers,
-    }));
+    });
+    rt.detect.reports.send(&report);
+    if let Some(why) = rt.detect.abort.reason(stalled) {
+        eprintln!("cmwq: {report}\ncmwq: the process ends: {why}");
+        std::process::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_ends_at_the_nth_stall_or_a_long_one() {
+        let short = Duration::from_secs(1);
+        let never = Abort::new(0, Duration::ZERO);
+        assert!((0..9).all(|_| never.reason(Duration::MAX).is_none()));
+        let third = Abort::new(3, Duration::ZERO);
+        assert!(third.reason(short).is_none() && third.reason(short).is_none());
+        assert!(third.reason(short).is_some_and(|w| w.contains("stall 3")));
+        third.set_count(2);
+        assert!(third.reason(short).is_none(), "setting it counts anew");
+        let long = Abort::new(0, Duration::from_secs(60));
+        assert!(long.reason(short).is_none());
+        assert!(long.reason(Duration::from_secs(60)).is_some());
+    }
 }

@@ -8,7 +8,6 @@ mod models;
 
 pub(crate) use grab::{Grabbed, OffTimer, grab, grab_idle, is_orphan, take_out, wait_transit};
 
-use crate::pool::Submission;
 use crate::shim::atomic::{AtomicU64, Ordering};
 use cmwq_policy::pool::Token;
 use cmwq_policy::word::Word;
@@ -48,6 +47,8 @@ pub(crate) struct VTable {
     pub(crate) oneshot: bool,
     /// The name of the function where it does not depend on the item: for those who cannot know that the item is alive.
     pub(crate) fixed_name: Option<fn() -> &'static str>,
+    /// For items of tasks, what their handles do with them.
+    pub(crate) task: Option<&'static crate::task::Ops>,
 }
 
 /// The head of every item; the rest of the item lies behind it (`repr(C)`).
@@ -55,8 +56,6 @@ pub(crate) struct VTable {
 pub(crate) struct Header {
     word: AtomicU64,
     vtable: &'static VTable,
-    /// What the submission lane keeps of an item on its way into a pool.
-    pub(crate) submission: Submission,
 }
 
 impl Header {
@@ -64,7 +63,6 @@ impl Header {
         Header {
             word: AtomicU64::new(word.0),
             vtable,
-            submission: Submission::new(),
         }
     }
 

@@ -18,6 +18,7 @@ static TABLE: VTable = VTable {
     strayed: |_, _| {},
     oneshot: false,
     fixed_name: Some(|| "modelled"),
+    task: None,
 };
 
 struct Model {

@@ -11,6 +11,7 @@ use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
 use crate::sys::parker::WakeToken;
 use crate::workqueue::PwqLink;
+use cmwq_policy::near::Way;
 use cmwq_policy::pool::{BirthReason, Driver as PolicyDriver, Offer, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
 use std::cell::Cell;
@@ -59,6 +60,8 @@ pub(crate) struct Effects {
     /// Who is to be woken first, and where it is wanted.
     woken: Option<&'static WorkerShared>,
     wanted_on: Option<u32>,
+    /// It is woken for an item that found the pool at rest: how, and when that was decided.
+    way: Option<(Way, Time)>,
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
     barriers: Vec<Arc<Completion>>,
@@ -92,6 +95,15 @@ impl<'a> Driver<'a> {
     /// The calling worker's CPU is about to be free, and as many workers run as may: who is woken in this step is to come here.
     pub(crate) fn hand_over(&mut self, cpu: Option<u32>) {
         self.effects.wanted_on = cpu;
+    }
+
+    /// Who is woken in this step is for an item that found the pool at rest.
+    #[inline]
+    pub(crate) fn wake_by(&mut self, way: Way, issuer_cpu: u32, now: Time) {
+        self.effects.way = Some((way, now));
+        if way == Way::Beside {
+            self.effects.wanted_on = Some(issuer_cpu);
+        }
     }
 
     /// The time on the runtime's clock.
@@ -152,6 +164,9 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
             self.effects.homing.push(shared);
         }
         if self.effects.wake.is_none() {
+            if let Some((way, at)) = self.effects.way {
+                shared.company.woken(way, at);
+            }
             // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
             self.effects.woken = self
                 .worker(w)
@@ -244,8 +259,12 @@ impl Effects {
             }
         }
         if let Some(token) = self.wake {
-            if let (Some(cpu), Some(worker)) = (self.wanted_on, self.woken) {
-                worker.come_to(cpu);
+            if let Some(worker) = self.woken {
+                match self.wanted_on {
+                    Some(cpu) if self.way.is_some() => worker.keep_company(cpu),
+                    Some(cpu) => worker.come_to(cpu),
+                    None => worker.leave_company(),
+                }
             }
             token.wake();
         }

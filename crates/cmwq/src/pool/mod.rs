@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `effects.rs` | carries out what the policy asks for, after the lock was dropped |
 //! | `batch.rs` | the word through which a worker claims the items of its batch |
-//! | `lane.rs` | how items get in without the lock while every worker is busy |
+//! | `lane.rs`, `submissions.rs` | how items get in without the lock while every worker is busy |
 //! | `registry.rs` | pools by number |
 //! | `worker.rs` | the worker thread |
 //! | `outward.rs` | what other pods see of the pool, and which pools are near |
@@ -12,28 +12,30 @@
 //! | `spawner.rs` | the thread that makes worker threads |
 
 mod batch;
+mod company;
 mod effects;
 mod helper;
 mod lane;
 mod outward;
 pub(crate) mod registry;
 mod spawner;
+mod submissions;
 pub(crate) mod worker;
 
 pub(crate) use batch::BatchMark;
 pub(crate) use effects::{Driver, Todo, run_todo};
-use lane::Lane;
-pub(crate) use lane::Submission;
+use lane::{Lane, Reach};
 pub(crate) use outward::Near;
 use outward::Outward;
 pub(crate) use registry::{pool_by_id, unused_pool};
-pub(crate) use spawner::Spawner;
+pub(crate) use spawner::{Spawner, ever_failed};
 pub(crate) use worker::WorkerShared;
 
 use crate::completion::Completion;
 use crate::detect::{PoolWatch, Watched};
 use crate::item::ItemPtr;
 use crate::runtime::{RtInner, TimeSource};
+use crate::shim::MutexGuard;
 use crate::workqueue::PwqLink;
 use cmwq_policy::pool::{DeathReason, Pool, PoolConfig, PoolKind, Pwq, PwqTag, Time, WorkerId};
 use cmwq_topology::CpuSet;
@@ -113,6 +115,8 @@ pub(crate) struct RtPool {
 /// What the pool's lock guards.
 pub(crate) struct Inner {
     pub(crate) policy: Policy,
+    /// The lane's side of the lock's holder.
+    submissions: submissions::Blocks,
     pub(crate) workers: Vec<Option<Arc<WorkerShared>>>,
     /// The pwqs linked here, by the policy's id; keeps them alive.
     pub(crate) links: Vec<Option<Arc<PwqLink>>>,
@@ -158,14 +162,16 @@ impl Inner {
 
 impl RtPool {
     fn new(id: u32) -> RtPool {
+        let (lane, submissions) = Lane::new();
         RtPool {
             id,
             outward: Outward::new(),
             watch: PoolWatch::new(),
             made_in: AtomicU32::new(0),
-            lane: Lane::new(),
+            lane,
             inner: crate::shim::Mutex::new(Inner {
                 policy: Pool::new(PoolConfig::default()),
+                submissions,
                 workers: Vec::new(),
                 links: Vec::new(),
                 key: None,
@@ -204,12 +210,69 @@ impl RtPool {
         todo: &mut Vec<Todo>,
         step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
     ) -> R {
-        let mut guard = self.inner.lock();
+        self.step_within(Reach::All, todo, step)
+    }
+
+    /// [`Self::step`] of a worker that comes for items: of a deep submission lane only what it may take is linked.
+    #[inline]
+    pub(crate) fn step_for_items<R>(
+        &'static self,
+        todo: &mut Vec<Todo>,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        self.step_within(Reach::Lot, todo, step)
+    }
+
+    /// [`Self::with`] for the tick: of a deep submission lane only a part is linked.
+    #[inline]
+    pub(crate) fn with_tick<R>(
+        &'static self,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        let mut todo = Vec::new();
+        let r = self.step_within(Reach::Tick, &mut todo, step);
+        if !todo.is_empty() {
+            run_todo(todo);
+        }
+        r
+    }
+
+    /// Links what lies in a deep submission lane in parts, the lock let go in between: before a look that wants to see all of
+    /// it. O(items in the lane).
+    pub(crate) fn link_in_parts(&'static self) {
+        let parts = {
+            let inner = self.inner.lock();
+            self.lane.ticks(&inner.submissions)
+        };
+        for _ in 0..parts {
+            self.with_tick(|_, _| ());
+        }
+    }
+
+    #[inline]
+    fn step_within<R>(
+        &'static self,
+        reach: Reach,
+        todo: &mut Vec<Todo>,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        self.step_locked(self.inner.lock_busily(), reach, todo, step)
+    }
+
+    #[inline]
+    fn step_locked<R>(
+        &'static self,
+        mut guard: MutexGuard<'_, Inner>,
+        reach: Reach,
+        todo: &mut Vec<Todo>,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
         let inner = &mut *guard;
         let mut drv = Driver::new(&inner.workers, &inner.time, inner.home.as_deref(), todo);
-        self.lane.absorb(self.id, &mut inner.policy, &mut drv);
-        let r = step(&mut inner.policy, &mut drv);
-        self.lane.publish(self.id, &mut inner.policy, &mut drv);
+        let (policy, blocks) = (&mut inner.policy, &mut inner.submissions);
+        self.lane.absorb(self.id, reach, blocks, policy, &mut drv);
+        let r = step(policy, &mut drv);
+        self.lane.publish(self.id, blocks, policy, &mut drv);
         if inner.open {
             look_outward(
                 &self.outward,
@@ -240,6 +303,7 @@ impl RtPool {
         let mut guard = self.inner.lock();
         let Inner {
             policy,
+            submissions,
             workers,
             links,
             time,
@@ -248,7 +312,8 @@ impl RtPool {
             ..
         } = &mut *guard;
         let mut drv = Driver::new(workers, time, home.as_deref(), todo);
-        self.lane.absorb(self.id, policy, &mut drv);
+        self.lane
+            .absorb(self.id, Reach::All, submissions, policy, &mut drv);
         let id = link
             .id()
             .filter(|&id| policy.pwq(id).is_empty() && !policy.pwq(id).is_asking());
@@ -257,7 +322,7 @@ impl RtPool {
             links[id as usize] = None;
             policy.unlink_pwq(id)
         });
-        self.lane.publish(self.id, policy, &mut drv);
+        self.lane.publish(self.id, submissions, policy, &mut drv);
         let effects = drv.into_effects();
         let notice = watched.observe(policy, workers, &self.watch);
         let rt = (effects.needs_runtime() || notice.needs_runtime())
@@ -292,14 +357,55 @@ impl RtPool {
         issuer_cpu: u32,
         now: Time,
     ) -> bool {
-        // SAFETY: passed on to the caller.
-        match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, now) } {
-            lane::Submitted::Closed => false,
-            lane::Submitted::Done => true,
-            lane::Submitted::LookAfterIt => {
-                self.absorb();
-                true
+        // One block is left full by others, the next one is ours to use in all but the worst of luck.
+        for _ in 0..2 {
+            // SAFETY: passed on to the caller; `Full` says that the item is still its own.
+            match unsafe { self.lane.submit(self.id, item, link, issuer_cpu, now) } {
+                lane::Submitted::Closed => return false,
+                lane::Submitted::Done => return true,
+                lane::Submitted::LookAfterIt => {
+                    self.absorb();
+                    return true;
+                }
+                lane::Submitted::Decide => {
+                    // Whoever holds the lock now decides as well, or the next issuer, or the tick.
+                    if let Some(guard) = self.inner.try_lock() {
+                        self.decide(guard, now);
+                    }
+                    return true;
+                }
+                lane::Submitted::Full => self.decide(self.inner.lock_busily(), now),
             }
+        }
+        false
+    }
+
+    /// Whether one more worker has to be started, and room in the lane.
+    #[cold]
+    fn decide(&'static self, guard: MutexGuard<'_, Inner>, now: Time) {
+        let mut todo = Vec::new();
+        self.step_locked(guard, Reach::Lot, &mut todo, |p, drv| {
+            self.visited(now);
+            p.kick(now, drv);
+        });
+        if !todo.is_empty() {
+            run_todo(todo);
+        }
+    }
+
+    /// Items wait while a tick comes by: no worker is kept on one CPU any longer.
+    pub(crate) fn part_company(&self) {
+        let kept: Vec<_> = self.inspect(|inner| {
+            let workers = inner.workers.iter().flatten();
+            workers
+                .filter(|w| w.company.with().is_some())
+                .map(Arc::clone)
+                .collect()
+        });
+        for w in kept {
+            // Its thread stays as long as this is held.
+            let _held = w.evidence.hold();
+            w.leave_company();
         }
     }
 

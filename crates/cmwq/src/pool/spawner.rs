@@ -18,6 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// A thread could not be made some time in this process.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether some thread could not be made, ever, in any runtime: only then may one be without the threads that it needs.
+#[inline]
+pub(crate) fn ever_failed() -> bool {
+    FAILED.load(Ordering::Relaxed)
+}
+
 /// See the module text.
 pub(crate) struct Spawner {
     queue: Mutex<State>,
@@ -55,6 +64,12 @@ impl Spawner {
 
     fn lock(&self) -> crate::shim::sync::MutexGuard<'_, State> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread could not be made. To be called before anybody relies on being told so.
+    pub(crate) fn note_failure(&self) {
+        FAILED.store(true, Ordering::Relaxed);
+        self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A worker is wanted in `pool`.
@@ -102,7 +117,7 @@ impl Spawner {
             // Ordering: Release pairs with the Acquire above.
             Ok(()) => self.alive.store(true, Ordering::Release),
             Err(e) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
+                self.note_failure();
                 let pools: Vec<_> = state.wanted.drain(..).map(|(p, _)| p).collect();
                 let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
                 state.retry.extend(pools.iter().map(|&p| (p, due)));
@@ -192,7 +207,7 @@ fn make_service(rt: &Arc<RtInner>) {
         stack: Some(SERVICE_STACK),
     };
     if (rt.factory)(&spec, Box::new(move || service_main(&weak, &bell))).is_err() {
-        rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
+        rt.spawner.note_failure();
         rt.spawner.lock().service = Some(monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS));
     }
 }
@@ -294,7 +309,7 @@ fn make_worker(rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
                 rt.spawner.starved.store(true, Ordering::SeqCst);
                 rt.spare_a_thread(pool);
             }
-            rt.spawner.failures.fetch_add(1, Ordering::Relaxed);
+            rt.spawner.note_failure();
             rt.creation_failed(pool, &e);
             let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
             rt.spawner.lock().retry.push((pool, due));

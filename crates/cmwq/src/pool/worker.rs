@@ -1,6 +1,7 @@
 //! The worker thread.
 
 use super::batch::BatchWord;
+use super::company::Company;
 use super::{RtPool, helper, link_of, run_todo};
 use crate::control::{cpu_time, probe, words};
 use crate::current::{self, WorkerContext};
@@ -47,6 +48,8 @@ pub(crate) struct WorkerShared {
     last_cpu: AtomicU32,
     /// Which CPUs its thread may use.
     pub(crate) place: PlaceWords,
+    /// Whether it stays beside an issuer.
+    pub(crate) company: Company,
     /// The kind of the item that runs or ran last.
     kind: AtomicPtr<VTable>,
     /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
@@ -87,6 +90,7 @@ impl WorkerShared {
             poked: AtomicU32::new(0),
             last_cpu: AtomicU32::new(u32::MAX),
             place: PlaceWords::default(),
+            company: Company::default(),
             kind: AtomicPtr::new(std::ptr::null_mut()),
             name: Mutex::new(""),
             name_key: AtomicPtr::new(std::ptr::null_mut()),
@@ -114,6 +118,7 @@ impl WorkerShared {
             flag.store(false, Ordering::Relaxed);
         }
         self.place.forget();
+        self.company.forget();
         self.describe("");
         if cfg!(any(loom, shuttle)) {
             return; // a model keeps nothing from one execution to the next
@@ -139,6 +144,26 @@ impl WorkerShared {
     pub(crate) fn come_to(&self, cpu: u32) {
         if self.last_cpu.load(Ordering::Relaxed) != cpu {
             self.place.narrow(self.tid.load(Ordering::Relaxed), cpu);
+        }
+    }
+
+    /// Has the worker, which sleeps, wake up on the CPU of an issuer that waits for it, and stay there as long as that goes on.
+    pub(crate) fn keep_company(&self, cpu: u32) {
+        if self.company.with() == Some(cpu) {
+            return;
+        }
+        self.leave_company();
+        if self.place.narrow(self.tid.load(Ordering::Relaxed), cpu) {
+            self.company.begin(cpu);
+        }
+    }
+
+    /// The worker may run on all its CPUs again, wherever it is. One load if it did.
+    #[inline]
+    pub(crate) fn leave_company(&self) {
+        if self.company.with().is_some() {
+            self.company.end();
+            self.place.widen_other(self.tid.load(Ordering::Relaxed));
         }
     }
 
@@ -284,8 +309,13 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let mut woken_at = 0;
     let mut went_home = false;
     let mut looked = 0;
+    // Its last item was a short one, and nothing waited behind it.
+    let mut brief = false;
     loop {
-        shared.place.widen();
+        if !brief || shared.company.with().is_none() {
+            shared.company.end();
+            shared.place.widen();
+        }
         let on = cpu::current_cpu().unwrap_or(u32::MAX);
         shared.last_cpu.store(on, Ordering::Relaxed);
         let here = Here {
@@ -296,14 +326,19 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         let homed = shared.homed.load(Ordering::Relaxed);
         let mut looked_at = 0;
         let mut lone = false;
-        let (next, at) = pool.step(&mut todo, |p, drv| {
+        let (next, at) = pool.step_for_items(&mut todo, |p, drv| {
             let now = drv.now();
             looked_at = now;
             if widened {
                 p.count_repatriated(*worker);
             }
             pool.visited(now);
+            p.set_wake_cost(rt.wakes.typical_ns());
+            if let Some((way, at)) = shared.company.take_woken() {
+                p.came(way, now.saturating_sub(at));
+            }
             let next = p.next(*worker, here, now, &mut batch, drv);
+            brief = p.is_brief() && p.waiting() == 0;
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
                 lone = batch.len() == 1 && p.waiting() == 0;

@@ -4,7 +4,7 @@ use super::live::Live;
 use super::wakes::Wakes;
 use super::{Hooks, Machine, PanicInfo, RtInner, Runtime, TimeSource, Wqs, manual};
 use crate::control::Records;
-use crate::detect::{Detect, Detectors, Report, ReportHook, Reports};
+use crate::detect::{Detect, Detectors, Limits, Report, ReportHook, Reports};
 use crate::error::BuildError;
 use crate::pool::Spawner;
 use crate::shim::sync::Mutex;
@@ -12,10 +12,10 @@ use crate::sys::fork::ForkStamp;
 use crate::sys::thread::{SpawnError, ThreadFactory, default_factory};
 use crate::timers::Timers;
 use arc_swap::ArcSwap;
-use cmwq_topology::{AffinityScope, ProcessCpus, Topology};
+use cmwq_topology::{AffinityScope, DEFAULT_CACHE_SHARD_SIZE, ProcessCpus, Topology};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 /// The most worker threads a runtime makes unless told otherwise. The kernel has no such limit besides its own on threads;
@@ -36,15 +36,17 @@ pub struct RuntimeBuilder {
     process: Option<ProcessCpus>,
     power_efficient: bool,
     default_scope: AffinityScope,
+    shard_size: usize,
     idle_timeout: Duration,
     histograms: bool,
     factory: Option<ThreadFactory>,
     detectors: Detectors,
     on_report: Option<ReportHook>,
-    watchdog: Duration,
+    limits: Limits,
     manual: Option<manual::Manual>,
     time: TimeSource,
     follow: Option<bool>,
+    force_rr: bool,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -72,15 +74,20 @@ impl RuntimeBuilder {
             process: None,
             power_efficient: false,
             default_scope: AffinityScope::DEFAULT,
+            shard_size: DEFAULT_CACHE_SHARD_SIZE,
             idle_timeout: Duration::from_nanos(cmwq_policy::pool::IDLE_TIMEOUT_NS),
             histograms: true,
             factory: None,
             detectors: Detectors::default(),
             on_report: None,
-            watchdog: WATCHDOG,
+            limits: Limits {
+                watchdog: WATCHDOG,
+                ..Limits::default()
+            },
             manual: None,
             time: TimeSource::Real,
             follow: None,
+            force_rr: false,
         }
     }
 
@@ -165,6 +172,21 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How many cores a pod of scope `cache_shard` should have; [`DEFAULT_CACHE_SHARD_SIZE`] if not given (kernel:
+    /// `workqueue.cache_shard_size`, 8). Shards of one cache are made of equal size, so they may have one core less.
+    pub fn cache_shard_size(mut self, cores: usize) -> Self {
+        self.shard_size = cores;
+        self
+    }
+
+    /// Items queued without a CPU go to the next CPU of the global mask in turn instead of the local one, in unbound queues: for
+    /// finding code that relies on local execution (kernel: `workqueue.debug_force_rr_cpu`). Slow. Off if not given; see
+    /// [`Runtime::force_round_robin`].
+    pub fn force_round_robin(mut self, on: bool) -> Self {
+        self.force_rr = on;
+        self
+    }
+
     /// How long a surplus worker stays idle before it ends; 300 s if not given, as in the kernel.
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
@@ -199,7 +221,28 @@ impl RuntimeBuilder {
     /// How long a worklist may stand still before it is reported as stalled, once per that period; 30 s if not given, as in
     /// the kernel; zero: never.
     pub fn watchdog(mut self, threshold: Duration) -> Self {
-        self.watchdog = threshold;
+        self.limits.watchdog = threshold;
+        self
+    }
+
+    /// From which find on a function that hogs its CPU is reported: with this one and, after it, with growing distance; 4 if not
+    /// given, zero: never (kernel: `workqueue.cpu_intensive_warning_thresh`).
+    pub fn hog_warning(mut self, finds: u32) -> Self {
+        self.limits.warn_at = finds;
+        self
+    }
+
+    /// Aborts the process with a message on standard error at the `n`-th stall that the watchdog finds, after it was reported;
+    /// zero, which holds if not given: never (kernel: `workqueue.panic_on_stall`).
+    pub fn abort_on_stall(mut self, n: u32) -> Self {
+        self.limits.abort_at = n;
+        self
+    }
+
+    /// Aborts the process with a message on standard error when the watchdog finds that a worklist has stood still for at
+    /// least this long, after it was reported; zero, which holds if not given: never (kernel: `workqueue.panic_on_stall_time`).
+    pub fn abort_on_stall_time(mut self, limit: Duration) -> Self {
+        self.limits.abort_after = limit;
         self
     }
 
@@ -229,11 +272,18 @@ impl RuntimeBuilder {
     /// Makes the runtime. No thread is made; the machine is read (a millisecond or so) unless it was given.
     ///
     /// # Errors
-    /// [`BuildError::Invalid`] for a thread limit of 0 or an empty thread name.
+    /// [`BuildError::Invalid`] for a thread limit or a shard size of 0, or an empty thread name.
     pub fn build(self) -> Result<Runtime, BuildError> {
+        crate::sys::barrier::prepare();
         if self.max_threads == 0 {
             return Err(BuildError::Invalid {
                 setting: "max_threads",
+                expected: "at least 1".to_owned(),
+            });
+        }
+        if self.shard_size == 0 {
+            return Err(BuildError::Invalid {
+                setting: "cache_shard_size",
                 expected: "at least 1".to_owned(),
             });
         }
@@ -251,7 +301,7 @@ impl RuntimeBuilder {
             Some(p) if self.follow != Some(true) => p,
             _ => ProcessCpus::current(),
         };
-        let machine = Machine::new(topology, &process, self.default_scope);
+        let machine = Machine::new(topology, &process, self.default_scope, self.shard_size);
         let fork = ForkStamp::new();
         let inner = RtInner {
             timers: Arc::new(Timers::new(self.time.clone(), fork)),
@@ -262,15 +312,18 @@ impl RuntimeBuilder {
             hooks: self.hooks,
             max_threads: AtomicUsize::new(self.max_threads),
             power_efficient: self.power_efficient,
+            force_rr: AtomicBool::new(self.force_rr),
+            next_cpu: AtomicUsize::new(0),
             idle_timeout: self.idle_timeout,
             histograms: self.histograms,
             threads: Arc::new(AtomicUsize::new(0)),
             machine: ArcSwap::from_pointee(machine),
+            affinity_at_start: process.affinity.clone(),
             pools: Mutex::new(HashMap::new()),
             pools_made: AtomicU64::new(0),
             wqs: Mutex::new(Wqs::default()),
             spawner: Spawner::new(),
-            detect: Detect::new(self.detectors, Reports::new(self.on_report), self.watchdog),
+            detect: Detect::new(self.detectors, Reports::new(self.on_report), &self.limits),
             fork,
             warnings: Mutex::new(Vec::new()),
             manual: self.manual,

@@ -3,9 +3,7 @@
 use crate::pool::PoolKey;
 use crate::shim::leaf::OnceLock;
 use cmwq_topology::masks;
-use cmwq_topology::{
-    AffinityScope, CpuSet, DEFAULT_CACHE_SHARD_SIZE, Distances, Pods, ProcessCpus, Topology,
-};
+use cmwq_topology::{AffinityScope, CpuSet, Distances, Pods, ProcessCpus, Topology};
 use std::sync::Arc;
 
 /// One state of the machine; replaced as a whole when CPUs or masks change.
@@ -29,6 +27,8 @@ pub(crate) struct Machine {
     /// Nodes that have CPUs, with them.
     pub(crate) nodes: Vec<(usize, CpuSet)>,
     pub(crate) default_scope: AffinityScope,
+    /// Cores wanted in a pod of scope `cache_shard`.
+    pub(crate) shard_size: usize,
     pods: [OnceLock<Arc<Pods>>; 6],
     distances: OnceLock<Arc<Distances>>,
 }
@@ -39,6 +39,7 @@ impl Machine {
         topology: Arc<Topology>,
         process: &ProcessCpus,
         default_scope: AffinityScope,
+        shard_size: usize,
     ) -> Machine {
         let cpuset = cpuset_of(&topology, process);
         // What is read for a thread that asked for nothing is its cpuset: no wish.
@@ -46,7 +47,8 @@ impl Machine {
             .affinity
             .clone()
             .filter(|a| !cpuset.is_subset(a) && a.intersects(&cpuset));
-        Machine::with(topology, affinity, process, None, default_scope, Vec::new())
+        let scopes = (default_scope, shard_size);
+        Machine::with(topology, affinity, process, None, scopes, Vec::new())
     }
 
     /// The same runtime's machine after a change.
@@ -63,7 +65,7 @@ impl Machine {
             affinity,
             process,
             requested,
-            self.default_scope,
+            (self.default_scope, self.shard_size),
             nodes,
         )
     }
@@ -82,6 +84,7 @@ impl Machine {
             quota: self.quota,
             nodes: self.nodes.clone(),
             default_scope,
+            shard_size: self.shard_size,
             pods: self.pods.clone(),
             distances: self.distances.clone(),
         }
@@ -92,7 +95,7 @@ impl Machine {
         affinity: Option<CpuSet>,
         process: &ProcessCpus,
         requested: Option<CpuSet>,
-        default_scope: AffinityScope,
+        (default_scope, shard_size): (AffinityScope, usize),
         known_nodes: Vec<usize>,
     ) -> Machine {
         let cpuset = cpuset_of(&topology, process);
@@ -132,6 +135,7 @@ impl Machine {
             process: process.clone(),
             nodes,
             default_scope,
+            shard_size,
             pods: Default::default(),
             distances: OnceLock::new(),
         }
@@ -158,12 +162,13 @@ impl Machine {
             .iter()
             .position(|s| *s == scope)
             .expect("the default scope is one of the six");
-        Arc::clone(self.pods[i].get_or_init(|| Arc::new(self.topology.pods(scope))))
+        let make = || Arc::new(self.topology.pods_with_shard_size(scope, self.shard_size));
+        Arc::clone(self.pods[i].get_or_init(make))
     }
 
     /// How far CPUs are from each other. Computed at first use.
     pub(crate) fn distances(&self) -> Arc<Distances> {
-        let make = || Arc::new(Distances::new(&self.topology, DEFAULT_CACHE_SHARD_SIZE));
+        let make = || Arc::new(Distances::new(&self.topology, self.shard_size));
         Arc::clone(self.distances.get_or_init(make))
     }
 

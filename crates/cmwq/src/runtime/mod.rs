@@ -55,7 +55,7 @@ use crate::{blocking, workqueue::WorkqueueBuilder};
 use arc_swap::ArcSwap;
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -107,11 +107,17 @@ pub(crate) struct RtInner {
     pub(crate) hooks: Hooks,
     pub(crate) max_threads: AtomicUsize,
     pub(crate) power_efficient: bool,
+    /// Items queued without a CPU go round the CPUs of the global mask.
+    pub(crate) force_rr: AtomicBool,
+    /// Where that is.
+    next_cpu: AtomicUsize,
     pub(crate) idle_timeout: Duration,
     pub(crate) histograms: bool,
     /// Worker threads that exist or are being made.
     pub(crate) threads: Arc<AtomicUsize>,
     pub(crate) machine: ArcSwap<Machine>,
+    /// The affinity that the process had when the runtime was made, if it could be read.
+    pub(crate) affinity_at_start: Option<cmwq_topology::CpuSet>,
     pools: Mutex<HashMap<PoolKey, &'static RtPool>>,
     /// Pools made so far.
     pub(crate) pools_made: AtomicU64,
@@ -236,6 +242,28 @@ impl Runtime {
         self.inner.detect.watchdog_ns.store(ns, Ordering::Relaxed);
     }
 
+    /// From which find on a function that hogs its CPU is reported; zero: never. See [`RuntimeBuilder::hog_warning`].
+    pub fn set_hog_warning(&self, finds: u32) {
+        self.inner.detect.warn_at.store(finds, Ordering::Relaxed);
+    }
+
+    /// Whether the process aborts at the `n`-th stall from now on; zero: never. See [`RuntimeBuilder::abort_on_stall`].
+    pub fn set_abort_on_stall(&self, n: u32) {
+        self.inner.detect.abort.set_count(n);
+    }
+
+    /// Whether the process aborts when one stall lasts this long; zero: never. See [`RuntimeBuilder::abort_on_stall_time`].
+    pub fn set_abort_on_stall_time(&self, limit: Duration) {
+        self.inner.detect.abort.set_time(limit);
+    }
+
+    /// Whether items of unbound queues that are queued without a CPU go to the CPUs of the global mask in turn instead of the
+    /// local one. Takes effect for what is queued from now on; placement by an explicit CPU, per-CPU and ordered queues are
+    /// not concerned. See [`RuntimeBuilder::force_round_robin`].
+    pub fn force_round_robin(&self, on: bool) {
+        self.inner.force_round_robin(on);
+    }
+
     /// Forgives all worklists what they have stood still so far: for those who stop the process on purpose (kernel:
     /// `wq_watchdog_touch`).
     pub fn touch_watchdog(&self) {
@@ -257,6 +285,25 @@ impl RtInner {
             None => cpu::current_cpu().unwrap_or(0) as usize,
             Some(manual) => manual.cpu.load(Ordering::Relaxed),
         }
+    }
+
+    /// See [`Runtime::force_round_robin`].
+    pub(crate) fn force_round_robin(&self, on: bool) {
+        if on {
+            let what = "items are queued round robin over the CPUs, which is slow";
+            self.warn_once(what.to_owned());
+        }
+        self.force_rr.store(on, Ordering::Relaxed);
+    }
+
+    /// The next CPU in turn of those in the global mask that are online; none if there is none. O(CPUs).
+    #[cold]
+    pub(crate) fn next_in_turn(&self) -> Option<usize> {
+        let machine = self.machine.load();
+        let cpus = machine.global.intersection(machine.topology.online());
+        let n = self.next_cpu.fetch_add(1, Ordering::Relaxed);
+        let at = n.checked_rem(cpus.len())?;
+        cpus.iter().nth(at)
     }
 
     /// Keeps a warning for [`Runtime::warnings`].
@@ -376,6 +423,7 @@ impl RtInner {
         self.warn_once(format!(
             "the timer thread could not be made: {e}; it is tried again every second, and waiters fire timers meanwhile"
         ));
+        self.spawner.note_failure();
         self.spawner.retry_timers(self);
     }
 

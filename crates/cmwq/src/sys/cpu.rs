@@ -26,6 +26,33 @@ pub(crate) fn gettid() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// How often the calling thread has given up its CPU to wait for something. About 300 ns.
+pub(crate) fn own_voluntary_switches() -> Option<u64> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one `rusage` to it; plain numbers, so that zeroes are valid as well.
+    let usage = unsafe {
+        (libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) == 0).then(|| usage.assume_init())
+    };
+    usage.and_then(|u| u64::try_from(u.ru_nvcsw).ok())
+}
+
+/// Has the processor fetch the cache line of an address, which need not be valid, for writing, without waiting for it. A hint:
+/// does nothing where there is no such instruction.
+#[inline]
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect but on caches, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    let _ = at;
+}
+
 /// The CPU that this thread is on. Old as soon as it is known. About 4 ns (glibc reads it from the rseq area), more with an
 /// older libc. `None` if the kernel cannot say.
 #[inline]

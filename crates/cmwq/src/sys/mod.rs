@@ -6,6 +6,7 @@
 //! | file | facility | without it |
 //! |---|---|---|
 //! | `futex`, `parker` | sleeping and waking threads | polling at 1 ms |
+//! | `barrier` | barriers that only the rare side pays | full fences on both sides |
 //! | `clock` | time stamps | `clock_gettime` instead of the counter |
 //! | `cpu` | current CPU, affinity, nice, policy, names, CPU time | the call's error; the runtime goes on unpinned |
 //! | `sched` | what a sentinel needs: idle class, one CPU | no sentinel; the tick remains |
@@ -16,6 +17,7 @@
 //! | `sleeper` | sleeping until a descriptor is readable or somebody calls | no following of changes |
 //! | `watch` | noticing changed CPU sets and quotas | periodic re-reading |
 
+pub(crate) mod barrier;
 pub(crate) mod clock;
 pub(crate) mod cpu;
 pub(crate) mod error;

@@ -12,14 +12,15 @@
 
 use crate::error::{JoinError, quietly};
 use crate::item::{Dropped, Header, ItemPtr, VTable};
-use crate::shim::atomic::Ordering;
-use crate::shim::{Mutex, UnsafeCell};
+use crate::shim::UnsafeCell;
+use crate::shim::atomic::{AtomicPtr, Ordering};
 use crate::sys::futex::{Futex, Timeout, Wait};
 use cmwq_policy::word::Word;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 const COMPLETE: u32 = 1;
 const HANDLE: u32 = 2;
@@ -40,11 +41,34 @@ enum Stage<F, T> {
 pub(crate) struct Shared {
     header: Header,
     state: Futex,
-    waker: Mutex<Option<Box<Waker>>>,
-    ops: &'static Ops,
+    /// The waker of the task that awaits the result, or null. Whoever takes the pointer out owns it.
+    waker: AtomicPtr<Waker>,
 }
 
-struct Ops {
+impl Shared {
+    /// Exchanges the waker.
+    fn swap_waker(&self, new: Option<Box<Waker>>) -> Option<Box<Waker>> {
+        let new = new.map_or(ptr::null_mut(), Box::into_raw);
+        // Ordering: AcqRel: the waker's contents go with its address.
+        let old = self.waker.swap(new, Ordering::AcqRel);
+        // SAFETY: it came from `Box::into_raw` above, and who takes it out owns it.
+        (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
+    }
+
+    fn ops(&self) -> &'static Ops {
+        let ops = self.header.vtable().task;
+        ops.expect("the item of a task has a task's table")
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        drop(self.swap_waker(None));
+    }
+}
+
+/// What only one-shot items can do.
+pub(crate) struct Ops {
     /// Moves the result out (to `*mut Result<T, JoinError>`). Only the handle, after COMPLETE.
     take: unsafe fn(NonNull<Shared>, *mut ()),
     free: unsafe fn(NonNull<Shared>),
@@ -70,6 +94,7 @@ where
         strayed: Self::strayed,
         oneshot: true,
         fixed_name: Some(std::any::type_name::<F>),
+        task: Some(&Self::OPS),
     };
     const OPS: Ops = Ops {
         take: Self::take,
@@ -166,7 +191,7 @@ where
 }
 
 /// Drops a value; a panic of its drop glue ends here (the panic hook has reported it).
-fn drop_quietly<V>(v: V) {
+pub(super) fn drop_quietly<V>(v: V) {
     quietly(move || drop(v));
 }
 
@@ -179,7 +204,7 @@ unsafe fn complete(cell: NonNull<Shared>) {
     let shared = unsafe { cell.as_ref() };
     let state = shared.state.word();
     let wake_address = shared.state.waker();
-    let free = shared.ops.free;
+    let free = shared.ops().free;
     let mut waker: Option<Box<Waker>> = None;
     // Ordering: Acquire pairs with the Release of `fetch_or(WAKER)`: the waker is in its place.
     let mut seen = state.load(Ordering::Acquire);
@@ -188,7 +213,7 @@ unsafe fn complete(cell: NonNull<Shared>) {
             // The bit goes first: a waker that is stored after we took the place's content sets it again.
             // Ordering: AcqRel: as above, and the handle that sets it again does so after this.
             seen = state.fetch_and(!WAKER, Ordering::AcqRel) & !WAKER;
-            if let Some(newer) = shared.waker.lock().take() {
+            if let Some(newer) = shared.swap_waker(None) {
                 drop_quietly(waker.replace(newer));
             }
             continue;
@@ -230,8 +255,7 @@ where
         shared: Shared {
             header: Header::new(Word::IN_TRANSIT, &Kind::<F, T>::VTABLE),
             state: Futex::new(HANDLE),
-            waker: Mutex::new(None),
-            ops: &Kind::<F, T>::OPS,
+            waker: AtomicPtr::new(ptr::null_mut()),
         },
         stage: UnsafeCell::new(Stage::Closure(f)),
     });
@@ -329,6 +353,22 @@ impl<T> TaskRef<T> {
         }
     }
 
+    /// [`Self::wait`] until a moment, or for as long as it takes.
+    pub(crate) fn wait_until(&self, deadline: Option<Instant>) -> bool {
+        let Some(deadline) = deadline else {
+            return self.wait(Timeout::Never);
+        };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.wait(Timeout::After(left)) {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+        }
+    }
+
     /// Takes the result.
     ///
     /// # Panics
@@ -338,7 +378,7 @@ impl<T> TaskRef<T> {
         let mut out = std::mem::MaybeUninit::<Result<T, JoinError>>::uninit();
         // SAFETY: COMPLETE is set, we are the handle; `out` has the type that this task's `take` writes.
         unsafe {
-            (self.shared().ops.take)(self.shared, out.as_mut_ptr().cast());
+            (self.shared().ops().take)(self.shared, out.as_mut_ptr().cast());
             out.assume_init()
         }
     }
@@ -348,9 +388,7 @@ impl<T> TaskRef<T> {
         if !self.is_complete() {
             let state = self.shared().state.word();
             let waker = Box::new(cx.waker().clone());
-            // Both are foreign code, so neither is cloned nor dropped with the lock held.
-            let older = self.shared().waker.lock().replace(waker);
-            drop(older);
+            drop(self.shared().swap_waker(Some(waker)));
             // Ordering: Release publishes the waker to `complete`; Acquire pairs with COMPLETE.
             if state.fetch_or(WAKER, Ordering::AcqRel) & COMPLETE == 0 {
                 return Poll::Pending;
@@ -362,7 +400,7 @@ impl<T> TaskRef<T> {
 
 impl<T> Drop for TaskRef<T> {
     fn drop(&mut self) {
-        let free = self.shared().ops.free;
+        let free = self.shared().ops().free;
         // Ordering: AcqRel: our accesses happen before the other side frees; if it has completed, its accesses happened
         // before we free.
         let before = self
@@ -388,6 +426,6 @@ mod tests {
         fn size<F: FnOnce() -> T, T>(_: &F) -> usize {
             std::mem::size_of::<Cell<F, T>>()
         }
-        assert!(size(&f) <= 120, "{} bytes", size(&f));
+        assert!(size(&f) <= 56, "{} bytes", size(&f));
     }
 }

@@ -26,7 +26,8 @@ pub struct JoinHandle<T> {
 }
 
 enum Inner<T> {
-    Task(TaskRef<T>),
+    /// Queued; whether a thread that is no worker may have to run it itself, or more than it, while it waits.
+    Task(TaskRef<T>, bool),
     /// It was never queued.
     Never(Option<JoinError>),
 }
@@ -42,10 +43,11 @@ impl<T> fmt::Debug for JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
+    /// `hands_on`: the queue was built with `inline_wait`, or its runtime is driven by hand.
     #[inline]
-    pub(crate) fn queued(task: TaskRef<T>) -> JoinHandle<T> {
+    pub(crate) fn queued(task: TaskRef<T>, hands_on: bool) -> JoinHandle<T> {
         JoinHandle {
-            inner: Inner::Task(task),
+            inner: Inner::Task(task, hands_on),
         }
     }
 
@@ -70,7 +72,7 @@ impl<T> JoinHandle<T> {
     /// Whether the result is there. Never blocks.
     pub fn is_finished(&self) -> bool {
         match &self.inner {
-            Inner::Task(t) => t.is_complete(),
+            Inner::Task(t, _) => t.is_complete(),
             Inner::Never(_) => true,
         }
     }
@@ -87,9 +89,9 @@ impl<T> JoinHandle<T> {
     /// [`JoinError::Refused`]([`QueueError::Forked`]).
     pub fn join(self) -> Result<T, JoinError> {
         match self.inner {
-            Inner::Task(mut t) => {
+            Inner::Task(mut t, hands_on) => {
                 if !t.is_complete() {
-                    wait(&t, None)?;
+                    wait(&t, hands_on, None)?;
                 }
                 t.take()
             }
@@ -104,13 +106,13 @@ impl<T> JoinHandle<T> {
     /// As for `join`, inside.
     pub fn join_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, JoinHandle<T>> {
         match self.inner {
-            Inner::Task(mut t) => {
+            Inner::Task(mut t, hands_on) => {
                 if !t.is_complete() {
-                    match wait(&t, Instant::now().checked_add(timeout)) {
+                    match wait(&t, hands_on, Instant::now().checked_add(timeout)) {
                         Ok(true) => {}
                         Ok(false) => {
                             return Err(JoinHandle {
-                                inner: Inner::Task(t),
+                                inner: Inner::Task(t, hands_on),
                             });
                         }
                         Err(e) => return Ok(Err(e)),
@@ -126,7 +128,7 @@ impl<T> JoinHandle<T> {
     /// handle resolves to [`JoinError::Cancelled`]. True if so; false if it runs or is over, or in a forked child. Does not wait
     /// for the closure, nor for its captured values longer than their drop takes.
     pub fn cancel(&self) -> bool {
-        let Inner::Task(t) = &self.inner else {
+        let Inner::Task(t, _) = &self.inner else {
             return false;
         };
         if t.is_complete() || is_orphan(t.header().word()) {
@@ -154,9 +156,13 @@ pub(crate) const BEHIND_ITSELF: &str =
     "it waits behind the caller's own item in an ordered workqueue";
 
 /// Waits for the result; false if the deadline came first.
-fn wait<T>(t: &TaskRef<T>, deadline: Option<Instant>) -> Result<bool, JoinError> {
+fn wait<T>(t: &TaskRef<T>, hands_on: bool, deadline: Option<Instant>) -> Result<bool, JoinError> {
     if is_orphan(t.header().word()) {
         return Err(JoinError::Refused(QueueError::Forked));
+    }
+    if !hands_on && !current::is_running() && !crate::pool::ever_failed() {
+        // A thread of the application that can do nothing but sleep. (If making a thread fails from now on, whoever tries is told.)
+        return Ok(t.wait_until(deadline));
     }
     if inline::try_run(t.item(), t.header())? && t.is_complete() {
         return Ok(true);
@@ -187,10 +193,10 @@ impl<T> Future for JoinHandle<T> {
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.inner {
-            Inner::Task(t) if !t.is_complete() && is_orphan(t.header().word()) => {
+            Inner::Task(t, _) if !t.is_complete() && is_orphan(t.header().word()) => {
                 Poll::Ready(Err(JoinError::Refused(QueueError::Forked)))
             }
-            Inner::Task(t) => t.poll(cx),
+            Inner::Task(t, _) => t.poll(cx),
             Inner::Never(e) => Poll::Ready(Err(e.take().expect("polled again after it was ready"))),
         }
     }

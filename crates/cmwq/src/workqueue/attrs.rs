@@ -4,6 +4,7 @@ use super::slot::SlotShared;
 use super::table::{self, Table};
 use super::{PwqLink, WorkqueueKind, WqInner};
 use crate::error::AttrsError;
+use crate::pinned::Replaced;
 use crate::pool::{PoolKey, run_todo};
 use cmwq_policy::limits;
 use cmwq_topology::{AffinityScope, CpuSet};
@@ -131,8 +132,8 @@ pub struct AttrsChange {
 /// What a new table left over, to be dealt with once the queue's lock was dropped.
 pub(super) struct Retired {
     links: Vec<Arc<PwqLink>>,
-    /// Dropped last: its pwqs are released with it.
-    _table: Arc<Table>,
+    /// Dropped last: their pwqs are released with them.
+    _tables: Vec<Replaced<Table>>,
 }
 
 impl WqInner {
@@ -200,7 +201,8 @@ impl WqInner {
     pub(super) fn rebuild(self: &Arc<Self>, state: &mut super::WqState) -> (AttrsChange, Retired) {
         let machine = self.rt.machine.load();
         let new = Table::new(&self.config, &state.attrs, &machine);
-        let old = self.table.load_full();
+        // SAFETY: `state` is locked.
+        let old = unsafe { self.table.steady() };
         let mut retired = Vec::new();
         let mut kept = 0;
         for link in old.existing() {
@@ -214,7 +216,7 @@ impl WqInner {
             }
         }
         let new_keys = new.keys.clone();
-        self.table.store(Arc::new(new));
+        let tables = self.table.store(Arc::new(new));
         let change = AttrsChange {
             kept,
             retired: retired.len(),
@@ -224,7 +226,7 @@ impl WqInner {
             change,
             Retired {
                 links: retired,
-                _table: old,
+                _tables: tables,
             },
         )
     }
@@ -244,7 +246,8 @@ impl WqInner {
     /// The node limits that follow from `max_active`, `min_active`, the mask and the machine.
     pub(super) fn node_limits(&self, state: &super::WqState) -> Vec<u32> {
         let machine = self.rt.machine.load();
-        let effective = self.table.load().effective.clone();
+        // SAFETY: `state` is locked.
+        let effective = unsafe { self.table.steady() }.effective.clone();
         let mut limits = limits::node_limits(
             state.max_active,
             state.min_active,

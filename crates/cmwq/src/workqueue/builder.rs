@@ -5,10 +5,10 @@ use super::table::Table;
 use super::{Attrs, Released, Workqueue, WorkqueueKind, WqConfig, WqInner, WqState};
 use crate::control::WqRecords;
 use crate::error::BuildError;
+use crate::pinned::PinnedArc;
 use crate::runtime::{RtInner, Runtime};
 use crate::shim::leaf::OnceLock;
 use crate::shim::sync::Mutex;
-use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
 use cmwq_policy::limits;
 use cmwq_policy::pool::PwqFlags;
@@ -257,7 +257,7 @@ impl WorkqueueBuilder {
         let guaranteed = config.flags.guaranteed;
         let wq = Arc::new(WqInner {
             config,
-            table: ArcSwap::from_pointee(table),
+            table: PinnedArc::new(Arc::new(table)),
             state: Mutex::new(WqState {
                 attrs: self.attrs,
                 max_active,

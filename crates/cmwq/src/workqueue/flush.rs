@@ -198,7 +198,7 @@ impl WqInner {
             Vec::new()
         };
         // Dropped at the end, without the lock: the last pwqs are released with it.
-        let _old = first.then(|| self.table.swap(Arc::new(Table::closed())));
+        let _old = first.then(|| self.table.store(Arc::new(Table::closed())));
         drop(state);
         if first && links.is_empty() {
             self.rt.forget_wq(self);

@@ -5,7 +5,7 @@ use super::{Attrs, AttrsChange, Place, Stats, WorkqueueBuilder, WqInner};
 use crate::delayed::DelayedWork;
 use crate::error::{AttrsError, JoinError, QueueError, TrySpawnError, WaitError};
 use crate::scope::Scope;
-use crate::task::{JoinHandle, new_task, unmake};
+use crate::task::{JoinHandle, new_detached, new_task, take_back, unmake};
 use crate::work::Work;
 use cmwq_policy::word::Word;
 use cmwq_topology::AffinityScope;
@@ -128,6 +128,45 @@ impl Workqueue {
         unsafe { self.spawn_at(f, Place::Here) }
     }
 
+    /// Queues a closure that nobody waits for: as [`try_spawn`](Self::try_spawn) with the handle dropped, but cheaper (a
+    /// smaller allocation, no state to keep for a handle). Never blocks, may be called from anywhere.
+    ///
+    /// A panic of the closure is counted and given to the runtime's panic hook
+    /// ([`on_panic`](crate::RuntimeBuilder::on_panic)). The closure and what it captured are dropped on the worker as the call ends.
+    ///
+    /// # Errors
+    /// As for `try_spawn`, with the closure.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU32, Ordering};
+    /// static SEEN: AtomicU32 = AtomicU32::new(0);
+    /// let wq = cmwq::Workqueue::builder("events").build()?;
+    /// for _ in 0..100 {
+    ///     wq.spawn_detached(|| {
+    ///         SEEN.fetch_add(1, Ordering::Relaxed);
+    ///     })?;
+    /// }
+    /// wq.flush()?;
+    /// assert_eq!(SEEN.load(Ordering::Relaxed), 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn spawn_detached<F>(&self, f: F) -> Result<(), TrySpawnError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let item = new_detached(f);
+        let Err(error) = self
+            .inner()
+            .queue_owned(item, Word::IN_TRANSIT, Place::Here)
+        else {
+            return Ok(());
+        };
+        // SAFETY: made above and not queued.
+        let func = unsafe { take_back(item) };
+        Err(TrySpawnError { error, func })
+    }
+
     /// As [`try_spawn`](Self::try_spawn), to the pool that `cpu` leads to.
     ///
     /// # Errors
@@ -158,7 +197,7 @@ impl Workqueue {
     {
         let (item, task) = new_task(f);
         match self.inner().queue_owned(item, Word::IN_TRANSIT, place) {
-            Ok(()) => Ok(JoinHandle::queued(task)),
+            Ok(()) => Ok(JoinHandle::queued(task, self.inner().hands_on())),
             Err(error) => {
                 // SAFETY: the pair of `new_task`, and the item was not queued.
                 let func = unsafe { unmake(item, task) };
@@ -400,6 +439,12 @@ impl Workqueue {
 }
 
 impl WqInner {
+    /// Whether threads that are no workers may run items while they wait.
+    #[inline]
+    fn hands_on(&self) -> bool {
+        self.config.inline_wait || self.rt.manual.is_some()
+    }
+
     fn check_cpu(&self, cpu: usize) -> Result<(), QueueError> {
         let machine = self.rt.machine.load();
         if machine.topology.possible().contains(cpu) {

@@ -64,11 +64,11 @@ impl WqInner {
     /// The pwq of index `i` of `table`, made if it does not exist yet. None if the table was replaced meanwhile.
     pub(super) fn make_link(
         self: &Arc<Self>,
-        table: &Arc<Table>,
+        table: &Table,
         i: usize,
     ) -> Result<Option<Arc<PwqLink>>, QueueError> {
         let mut state = self.lock();
-        if !Arc::ptr_eq(table, &self.table.load_full()) {
+        if !self.table.is(table) {
             return Ok(None);
         }
         if self.is_closed() {

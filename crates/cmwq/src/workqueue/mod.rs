@@ -38,9 +38,9 @@ pub use stats::{Stats, TimeStats};
 
 use crate::completion::Completion;
 use crate::control::WqRecords;
+use crate::pinned::PinnedArc;
 use crate::runtime::RtInner;
 use crate::shim::sync::{Mutex, MutexGuard, PoisonError};
-use arc_swap::ArcSwap;
 use cmwq_policy::flush::Flush;
 use cmwq_policy::pool::{Pwq, PwqCounters, PwqFlags};
 use room::Room;
@@ -70,7 +70,8 @@ pub(crate) struct WqConfig {
 pub(crate) struct WqInner {
     pub(crate) config: WqConfig,
     pub(crate) rt: Arc<RtInner>,
-    table: ArcSwap<Table>,
+    /// Exchanged with `state` locked.
+    table: PinnedArc<Table>,
     state: Mutex<WqState>,
     /// No item is accepted any more.
     closed: AtomicBool,

@@ -1,9 +1,10 @@
 //! The way of an item into a pool.
 
-use super::{PwqLink, WqInner};
+use super::{PwqLink, WorkqueueKind, WqInner};
 use crate::control::probe;
 use crate::current;
 use crate::error::QueueError;
+use crate::issuer;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
 use cmwq_policy::pool::{Enqueue, Refused, Time};
@@ -120,6 +121,7 @@ impl WqInner {
     ) -> Result<(), QueueError> {
         let here = self.rt.here();
         let (target, req_cpu) = match place {
+            Place::Here if self.rt.force_rr.load(Ordering::Relaxed) => (self.in_turn(here), None),
             Place::Here => (here, None),
             Place::Cpu(cpu) => (cpu, Some(cpu)),
         };
@@ -159,13 +161,10 @@ impl WqInner {
                         self.enqueue(link, item, here, now, true)
                     }
                 }
-                None => {
-                    let table = Arc::clone(&table);
-                    match self.make_link(&table, i)? {
-                        Some(link) => self.enqueue(&link, item, here, now, true),
-                        None => Attempt::Retry,
-                    }
-                }
+                None => match self.make_link(&table, i)? {
+                    Some(link) => self.enqueue(&link, item, here, now, true),
+                    None => Attempt::Retry,
+                },
             };
             match attempt {
                 Attempt::Queued => {
@@ -183,6 +182,15 @@ impl WqInner {
                     }));
                 }
             }
+        }
+    }
+
+    /// Which CPU's pool is next while round robin is forced (an ordered queue has one pool only).
+    #[cold]
+    fn in_turn(&self, here: usize) -> usize {
+        match self.config.kind {
+            WorkqueueKind::PerCpu => here,
+            _ => self.rt.next_in_turn().unwrap_or(here),
         }
     }
 
@@ -254,6 +262,10 @@ impl WqInner {
                 issuer_cpu: here as u32,
             };
             pool.visited(now);
+            // Workers' own items are not worth the question: their issuer goes on with its batch.
+            if let Some(way) = p.way_to_wake(!current::is_running() && issuer::is_sleepy()) {
+                drv.wake_by(way, here as u32, now);
+            }
             match p.enqueue(q, now, drv) {
                 Ok(entry) => {
                     assert!(

@@ -3,7 +3,6 @@
 
 use cmwq_control::advise::{Inputs, advise};
 use cmwq_control::protocol::Reply;
-use cmwq_control::snapshot::ProcessInfo;
 use cmwq_control::{prometheus, trace};
 use libfuzzer_sys::fuzz_target;
 
@@ -18,10 +17,21 @@ fuzz_target!(|body: &[u8]| {
                 h.merge(&q.run_time);
                 let _ = (h.since(&q.run_time), h.quantile_ns(0.99), h.stdev_ns(), h.count_at_most(1 << 20));
             }
+            let recording = trace::chrome::Recording {
+                begun: Some(*snapshot),
+                ..Default::default()
+            };
+            trace::chrome::write(&recording, &mut Vec::new()).expect("memory");
         }
         Ok(Reply::Trace { chunk }) => {
             let mut out = Vec::new();
-            trace::chrome::write(&ProcessInfo::default(), &chunk.events, chunk.lost, &mut out).expect("memory");
+            let recording = trace::chrome::Recording {
+                events: chunk.events,
+                lost: chunk.lost,
+                threads: chunk.threads,
+                ..Default::default()
+            };
+            trace::chrome::write(&recording, &mut out).expect("memory");
         }
         _ => {}
     }

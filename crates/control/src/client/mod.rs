@@ -23,6 +23,8 @@ use crate::trace::{TraceChunk, TraceOptions};
 
 /// How long a process may take for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a process may take to say who it is; one that was stopped never does.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a process could not be asked.
 #[derive(Debug)]
@@ -109,7 +111,9 @@ impl Client {
     /// # Errors
     /// [`ClientError`]; another user's server (root excepted) is not talked to.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        Client::greet(UnixStream::connect(path)?)
+        let stream = UnixStream::connect(path)
+            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+        Client::greet(stream)
     }
 
     fn greet(stream: UnixStream) -> Result<Client, ClientError> {
@@ -125,7 +129,7 @@ impl Client {
             process: ProcessInfo::default(),
         };
         // A stopped process accepts by backlog and never answers: do not wait long for the first word.
-        client.set_timeout(Duration::from_secs(2))?;
+        client.set_timeout(HELLO_TIMEOUT)?;
         let hello = Request::Hello {
             protocol: PROTOCOL_VERSION,
             client: concat!("cmwq ", env!("CARGO_PKG_VERSION")).into(),

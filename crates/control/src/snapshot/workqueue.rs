@@ -230,7 +230,9 @@ impl ItemList {
     /// Appends one item, folded into the last entry if function, pool and worker are the same and it is no barrier; drops
     /// what is past [`ItemList::MAX`] and counts it in `total`.
     pub fn push(&mut self, item: ItemSnapshot) {
-        self.total += u64::from(item.count.max(1));
+        if !item.barrier {
+            self.total += u64::from(item.count.max(1));
+        }
         if let Some(last) = self.items.last_mut() {
             let same = last.func == item.func && last.pool == item.pool && last.tid == item.tid;
             if same && item.tid.is_none() && !item.barrier && !last.barrier {
@@ -267,7 +269,7 @@ pub struct ItemSnapshot {
     pub tid: Option<u32>,
     /// In flight: what that thread is.
     pub role: super::WorkerRole,
-    /// It is the barrier of somebody who waits.
+    /// No item, but those who wait for the one before it; `count`: how many. Not part of the list's total.
     pub barrier: bool,
 }
 

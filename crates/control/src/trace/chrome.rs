@@ -1,26 +1,65 @@
 //! Trace events as a timeline that a browser's trace viewer opens (`chrome://tracing`, Perfetto): the JSON trace event form.
 //!
-//! One track a thread. Items are slices named by their function, with an arrow from where they were queued; blocked spans are
-//! slices inside them; helps, migrations, hogs and calls for the rescuer are marks.
+//! One track a thread, with its name. Items are slices named by their function, with an arrow from where they were queued;
+//! blocked spans are slices inside them; helps, migrations, hogs and calls for the rescuer are marks.
+//!
+//! | phase | name | arguments |
+//! |---|---|---|
+//! | `X` | the function; category `item` | `workqueue`, `item`, `pool`, `cpu`, `waited_us`, `helped`; `panicked`, `unfinished`, `begun_before_us` where they hold |
+//! | `X` | `blocked`; category `blocked` | `seen_by`: `said`, `sentinel`, `tick`, or `snapshot` for one that was blocked when the trace began |
+//! | `s`, `f` | `queued`; category `queue` | an arrow: the item's `id` |
+//! | `i` | `queue_work` | `workqueue`, `func`, `cpu`, `req_cpu`, `pool` |
+//! | `i` | `activate_work`, `worker_created`, `worker_exited`, `help`, `widened`, `repatriated`, `cpu_intensive`, `mayday` | what the event carries |
+//! | `M` | `process_name`, `thread_name` | `name` |
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
 use super::{TraceEvent, TraceKind};
-use crate::snapshot::ProcessInfo;
+use crate::snapshot::{ProcessInfo, Snapshot, WorkerState};
 
-/// Writes a whole timeline. Events may come in any order; spans that are open at the end are closed at the last event.
+/// What was recorded of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// Which process.
+    pub process: ProcessInfo,
+    /// What happened, in any order.
+    pub events: Vec<TraceEvent>,
+    /// Events that were dropped.
+    pub lost: u64,
+    /// Names of threads (see [`TraceChunk::threads`](super::TraceChunk::threads)).
+    pub threads: Vec<(u32, String)>,
+    /// The workers just after the recording began: items that were running already are drawn from there, and threads without an
+    /// event have their name from it.
+    pub begun: Option<Snapshot>,
+    /// The workqueues recorded (empty: all).
+    pub workqueues: Vec<String>,
+}
+
+impl Recording {
+    fn names(&self) -> BTreeMap<u32, &str> {
+        let pools = self.begun.iter().flat_map(|s| &s.pools);
+        let workers = pools.flat_map(|p| &p.worker_list);
+        let seen = workers.map(|w| (w.tid, w.name.as_str()));
+        let said = self.threads.iter().map(|(tid, name)| (*tid, name.as_str()));
+        let named = |(tid, name): &(u32, &str)| *tid != 0 && !name.is_empty();
+        seen.chain(said).filter(named).collect()
+    }
+}
+
+/// Writes a whole timeline. Spans that are open at the end are closed at the last event.
 ///
 /// # Errors
 /// Only those of `out`.
-pub fn write(
-    process: &ProcessInfo,
-    events: &[TraceEvent],
-    lost: u64,
-    mut out: impl Write,
-) -> io::Result<()> {
+pub fn write(recording: &Recording, mut out: impl Write) -> io::Result<()> {
+    let Recording {
+        process,
+        events,
+        lost,
+        ..
+    } = recording;
     let mut order: Vec<&TraceEvent> = events.iter().collect();
     order.sort_by_key(|e| e.ns);
     let mut t = Timeline {
@@ -39,6 +78,12 @@ pub fn write(
         })
     )?;
     t.emit(json!({"name": "process_name", "ph": "M", "pid": t.pid, "tid": 0, "args": {"name": process.name}}))?;
+    for (tid, name) in recording.names() {
+        t.name(tid, name)?;
+    }
+    if let Some(begun) = &recording.begun {
+        t.begin(begun, &order, &recording.workqueues);
+    }
     for event in &order {
         t.event(event)?;
     }
@@ -72,6 +117,56 @@ impl<W: Write> Timeline<'_, W> {
         self.first = false;
         serde_json::to_writer(&mut self.out, &value)?;
         Ok(())
+    }
+
+    fn name(&mut self, tid: u32, name: &str) -> io::Result<()> {
+        self.emit(json!({"name": "thread_name", "ph": "M", "pid": self.pid, "tid": tid, "args": {"name": name}}))
+    }
+
+    /// Opens the items that ran when the recording began.
+    fn begin(&mut self, begun: &Snapshot, order: &[&TraceEvent], wanted: &[String]) {
+        if order.is_empty() {
+            self.start = begun.clock.monotonic_ns;
+        }
+        // Whose first event is a start was between two items (or the start is in the recording, too).
+        let mut starts = HashSet::new();
+        let mut ended = HashSet::new();
+        for e in order {
+            match e.kind {
+                TraceKind::ExecuteStart { .. } if !ended.contains(&e.tid) => {
+                    starts.insert(e.tid);
+                }
+                TraceKind::ExecuteEnd { .. } if !starts.contains(&e.tid) => {
+                    ended.insert(e.tid);
+                }
+                _ => {}
+            }
+        }
+        for pool in &begun.pools {
+            for w in &pool.worker_list {
+                let recorded = wanted.is_empty() || wanted.contains(&w.workqueue);
+                if w.func.is_empty() || !recorded || starts.contains(&w.tid) {
+                    continue;
+                }
+                let before = w.for_ns as f64 / 1000.0;
+                let args = json!({
+                    "workqueue": w.workqueue, "pool": pool.id, "cpu": w.cpu, "begun_before_us": before,
+                });
+                self.items.entry(w.tid).or_default().push(Open {
+                    name: w.func.to_string(),
+                    from: self.start,
+                    args,
+                });
+                if w.state == WorkerState::Blocked {
+                    let open = Open {
+                        name: "blocked".into(),
+                        from: self.start,
+                        args: json!({"seen_by": "snapshot", "blocked_on": w.blocked_on}),
+                    };
+                    self.blocked.insert(w.tid, open);
+                }
+            }
+        }
     }
 
     /// Microseconds since the first event.
@@ -156,6 +251,10 @@ impl<W: Write> Timeline<'_, W> {
                 self.slice(e.tid, &open, e.ns, "item")
             }
             TraceKind::WorkerBlocked { worker_tid, by } => {
+                // Noticed from outside when the item had just ended, or the item of a queue that was not asked for.
+                if self.items.get(worker_tid).is_none_or(Vec::is_empty) {
+                    return Ok(());
+                }
                 self.unblock(*worker_tid, e.ns)?;
                 let open = Open {
                     name: "blocked".into(),
@@ -172,7 +271,7 @@ impl<W: Write> Timeline<'_, W> {
                 reason,
             } => {
                 let name = format!("worker {worker_tid} of pool {pool}");
-                self.emit(json!({"name": "thread_name", "ph": "M", "pid": self.pid, "tid": worker_tid, "args": {"name": name}}))?;
+                self.name(*worker_tid, &name)?;
                 self.mark(
                     e,
                     *worker_tid,
@@ -200,12 +299,9 @@ impl<W: Write> Timeline<'_, W> {
                 json!({"home_pool": home_pool, "helper_pool": helper_pool}),
             ),
             TraceKind::Migrate { worker_tid, how } => self.mark(e, *worker_tid, how, json!({})),
-            TraceKind::CpuIntensive { item, func } => self.mark(
-                e,
-                e.tid,
-                "cpu_intensive",
-                json!({"item": item, "func": func}),
-            ),
+            TraceKind::CpuIntensive { worker_tid, func } => {
+                self.mark(e, *worker_tid, "cpu_intensive", json!({"func": func}))
+            }
             TraceKind::Mayday { workqueue, pool } => self.mark(
                 e,
                 e.tid,
@@ -243,18 +339,24 @@ mod tests {
     }
 
     fn timeline(events: &[TraceEvent]) -> Vec<Value> {
+        timeline_from(events, None)
+    }
+
+    fn timeline_from(events: &[TraceEvent], begun: Option<Snapshot>) -> Vec<Value> {
         let mut bytes = Vec::new();
-        write(
-            &ProcessInfo {
+        let recording = Recording {
+            process: ProcessInfo {
                 pid: 9,
                 name: "p".into(),
                 ..Default::default()
             },
-            events,
-            3,
-            &mut bytes,
-        )
-        .unwrap();
+            events: events.to_vec(),
+            lost: 3,
+            threads: vec![(1, "main".into())],
+            begun,
+            ..Default::default()
+        };
+        write(&recording, &mut bytes).unwrap();
         let all: Value = serde_json::from_slice(&bytes).expect("valid JSON");
         assert_eq!(all["otherData"]["events_lost"], 3);
         all["traceEvents"].as_array().unwrap().clone()
@@ -327,11 +429,88 @@ mod tests {
     }
 
     #[test]
+    fn items_that_ran_before_are_drawn_from_the_beginning() {
+        use crate::snapshot::{PoolSnapshot, WorkerSnapshot};
+        let worker = |tid: u32, func: &'static str, state| WorkerSnapshot {
+            tid,
+            name: format!("cmwq/u{tid}"),
+            func: func.into(),
+            workqueue: "q".into(),
+            for_ns: 4_000,
+            state,
+            ..Default::default()
+        };
+        let begun = Snapshot {
+            pools: vec![PoolSnapshot {
+                worker_list: vec![
+                    worker(2, "stuck", WorkerState::Blocked),
+                    worker(3, "ends", WorkerState::Running),
+                    worker(4, "", WorkerState::Idle),
+                    worker(5, "raced", WorkerState::Running),
+                ],
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let t = timeline_from(
+            &[
+                at(1_000, 5, start(8)),
+                at(3_000, 3, end(7)),
+                at(4_000, 3, start(9)),
+                at(5_000, 3, end(9)),
+                at(9_000, 5, end(8)),
+            ],
+            Some(begun),
+        );
+        let spans = |name: &str| -> Vec<&Value> {
+            t.iter()
+                .filter(|e| e["ph"] == "X" && e["name"] == name)
+                .collect()
+        };
+        let stuck = spans("stuck")[0];
+        assert_eq!(
+            (stuck["ts"].as_f64(), stuck["dur"].as_f64()),
+            (Some(0.0), Some(8.0))
+        );
+        assert_eq!(stuck["args"]["begun_before_us"].as_f64(), Some(4.0));
+        assert_eq!(spans("blocked")[0]["tid"], 2);
+        assert_eq!(spans("ends")[0]["dur"].as_f64(), Some(2.0));
+        assert_eq!(spans("raced").len(), 0, "its start is in the recording");
+        assert_eq!(spans("f").len(), 2);
+        let named = |tid: u64, name: &str| {
+            t.iter()
+                .any(|e| e["name"] == "thread_name" && e["tid"] == tid && e["args"]["name"] == name)
+        };
+        assert!(named(1, "main") && named(2, "cmwq/u2") && named(4, "cmwq/u4"));
+    }
+
+    #[test]
+    fn a_block_noticed_too_late_is_not_drawn_over_the_next_item() {
+        let blocked = TraceKind::WorkerBlocked {
+            worker_tid: 2,
+            by: "tick".into(),
+        };
+        let t = timeline(&[
+            at(1_000, 2, start(1)),
+            at(2_000, 2, end(1)),
+            at(2_100, 7, blocked),
+            at(3_000, 2, start(2)),
+            at(4_000, 2, end(2)),
+        ]);
+        assert!(!t.iter().any(|e| e["name"] == "blocked"));
+        assert_eq!(t.iter().filter(|e| e["ph"] == "X").count(), 2);
+    }
+
+    #[test]
     fn lost_starts_and_ends_do_no_harm() {
         let t = timeline(&[at(1, 1, end(1)), at(2, 1, start(2)), at(50, 1, start(3))]);
         let open: Vec<_> = t.iter().filter(|e| e["ph"] == "X").collect();
         assert_eq!(open.len(), 2);
         assert!(open.iter().all(|e| e["args"]["unfinished"] == true));
-        assert_eq!(timeline(&[]).len(), 1);
+        assert_eq!(
+            timeline(&[]).len(),
+            2,
+            "the names of the process and of a thread"
+        );
     }
 }

@@ -45,6 +45,8 @@ pub struct TraceChunk {
     pub lost: u64,
     /// Whether more are buffered.
     pub more: bool,
+    /// The thread ids and names of the threads whose first events are in this chunk.
+    pub threads: Vec<(u32, String)>,
 }
 
 /// One event.
@@ -161,9 +163,9 @@ pub enum TraceKind {
     },
     /// An item was found to hog its CPU.
     CpuIntensive {
-        /// The item.
-        item: u64,
-        /// Its function.
+        /// The worker that runs it.
+        worker_tid: u32,
+        /// The item's function.
         func: Label,
     },
     /// A queue's rescuer was called.

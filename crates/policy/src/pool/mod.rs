@@ -37,6 +37,7 @@ pub use worker::{
 };
 
 use crate::list::{Arena, List, NIL};
+use crate::near::{BRIEF_NS, Way};
 
 /// Nanoseconds on the driver's monotonic clock.
 pub type Time = u64;
@@ -182,6 +183,9 @@ pub struct Pool<T, W> {
     average_run_ns: u64,
     /// How many workers may have items in their batch that nobody has claimed.
     open_batches: u32,
+    /// Items that the driver has still to queue; see [`Pool::expect`].
+    expected: usize,
+    near: crate::near::Near,
     last_progress: Time,
     /// Since when items wait without a break.
     waiting_since: Time,
@@ -220,6 +224,8 @@ impl<T: Token, W> Pool<T, W> {
             // Unknown items count as long ones.
             average_run_ns: 1_000_000,
             open_batches: 0,
+            expected: 0,
+            near: crate::near::Near::default(),
             last_progress: 0,
             waiting_since: 0,
             waking_since: 0,
@@ -257,6 +263,39 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn waiting(&self) -> usize {
         self.worklist.len()
+    }
+
+    /// The driver has accepted so many items that it will queue here later, when the worklist gets shorter: they count in the
+    /// decisions whether one more worker pays and how much one takes.
+    #[inline]
+    pub fn expect(&mut self, items: usize) {
+        self.expected = items;
+    }
+
+    /// What a wake-up costs here, as measured by now; see [`PoolConfig::wake_cost_ns`].
+    #[inline]
+    pub fn set_wake_cost(&mut self, ns: u64) {
+        self.config.wake_cost_ns = ns;
+    }
+
+    /// How the worker is to be woken that the next item needs, if nobody is at work; none if somebody is. `sleepy`: its
+    /// issuer sleeps about once per item.
+    #[inline]
+    pub fn way_to_wake(&mut self, sleepy: bool) -> Option<Way> {
+        let at_rest = self.counts.running + self.counts.waking == 0;
+        (at_rest && self.config.kind == PoolKind::Unbound)
+            .then(|| self.near.choose(sleepy, self.average_run_ns))
+    }
+
+    /// A worker that was woken in this way came `ns` later.
+    pub fn came(&mut self, way: Way, ns: Time) {
+        self.near.learned(way, ns);
+    }
+
+    /// Whether items are so short, on average, that they may be run beside their issuer.
+    #[inline]
+    pub fn is_brief(&self) -> bool {
+        self.average_run_ns <= BRIEF_NS
     }
 
     /// How many items of any state the pool holds.

@@ -393,6 +393,16 @@ impl<T: Token, W> Pool<T, W> {
         self.entries[id].barriers = b;
     }
 
+    /// How many wait for the item of this entry ([`Self::attach_barrier`]). O(that number).
+    pub fn waiters_of(&self, entry: &Entry<T>) -> u32 {
+        let (mut b, mut n) = (entry.barriers, 0);
+        while b != NIL {
+            b = self.barriers[b].next;
+            n += 1;
+        }
+        n
+    }
+
     /// Starts or joins a flush: items queued from now on get `next`; if items of `flush` are left, they are armed and
     /// [`Driver::flushed`] will tell. Returns whether they are. Finished work of batches is settled first.
     pub fn arm_flush<D: Driver<W>>(

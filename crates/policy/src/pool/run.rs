@@ -214,7 +214,8 @@ impl<T: Token, W> Pool<T, W> {
         } else {
             // Leave the others their share.
             let sharers = u64::from(self.target().min(self.workers.len() as u32)).max(1) * 2;
-            ((self.worklist.len() as u64 / sharers) as usize).clamp(1, BATCH)
+            let waiting = (self.worklist.len() + self.expected) as u64;
+            ((waiting / sharers) as usize).clamp(1, BATCH)
         };
         while out.len() < max {
             let id = self.worklist.head();

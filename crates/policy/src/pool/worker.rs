@@ -371,7 +371,8 @@ impl<T: Token, W> Pool<T, W> {
         }
         let head = self.worklist.head();
         let cost = self.config.wake_cost_ns;
-        self.worklist.len() as u64 * self.average_run_ns >= cost * at_work
+        let waiting = (self.worklist.len() + self.expected) as u64;
+        waiting * self.average_run_ns >= cost * at_work
             || now.saturating_sub(self.entries[head].active_at) >= cost
     }
 

@@ -7,6 +7,7 @@ mod grid;
 mod host;
 mod latency;
 mod limit;
+mod monitor;
 mod output;
 mod progress;
 mod queue;
@@ -30,6 +31,7 @@ pub(crate) enum Bench {
     Queue(queue::Args),
     Limit(limit::Args),
     Latency(latency::Args),
+    Monitor(monitor::Args),
     Reality(reality::Args),
 }
 
@@ -43,6 +45,7 @@ impl Bench {
             Bench::Queue(args) => args.run(),
             Bench::Limit(args) => args.run(),
             Bench::Latency(args) => args.run(),
+            Bench::Monitor(args) => args.run(),
             Bench::Reality(args) => args.run(),
         }
     }

@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 
 use cmwq_control::advise::human_ns;
-use cmwq_control::snapshot::{ItemList, ItemSnapshot, Snapshot, WorkerRole, WorkqueueSnapshot};
+use cmwq_control::snapshot::{
+    ItemList, ItemSnapshot, Snapshot, WorkerRole, WorkerSnapshot, WorkqueueSnapshot,
+};
 
 use super::heading;
 
@@ -52,6 +54,40 @@ pub(super) fn write(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
             writeln!(out, "    delayed: {}", q.delayed)?;
         }
     }
+    busy_pools(out, s)
+}
+
+/// The pools with busy workers, as the kernel lists them: the age of the first item that waits, workers, who is idle.
+fn busy_pools(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
+    let is_idle = |w: &&WorkerSnapshot| w.func.is_empty() && w.tid != 0;
+    for p in &s.pools {
+        if !p.worker_list.iter().any(|w| !w.func.is_empty()) {
+            continue;
+        }
+        let node = p.node.map_or_else(String::new, |n| format!(" node={n}"));
+        let hung = p.oldest_ns.unwrap_or(0) / 1_000_000_000;
+        let manager = if p.flags & 2 != 0 {
+            " manager at work"
+        } else {
+            ""
+        };
+        let idle: Vec<String> = p
+            .worker_list
+            .iter()
+            .filter(is_idle)
+            .map(|w| w.tid.to_string())
+            .collect();
+        let idle = if idle.is_empty() {
+            String::new()
+        } else {
+            format!(" idle: {}", idle.join(" "))
+        };
+        writeln!(
+            out,
+            "pool {}: cpus={}{node} nice={} hung={hung}s workers={}{manager}{idle}",
+            p.id, p.pod_cpus, p.nice, p.workers
+        )?;
+    }
     Ok(())
 }
 
@@ -64,8 +100,10 @@ fn list(
     if items.total == 0 {
         return Ok(());
     }
-    let shown: u64 = items.items.iter().map(|i| u64::from(i.count.max(1))).sum();
-    let texts: Vec<String> = items.items.iter().map(show).collect();
+    let shown = items.items.iter().filter(|i| !i.barrier);
+    let shown: u64 = shown.map(|i| u64::from(i.count.max(1))).sum();
+    let text = |i: &ItemSnapshot| if i.barrier { function(i) } else { show(i) };
+    let texts: Vec<String> = items.items.iter().map(text).collect();
     let more = items.total.saturating_sub(shown);
     let more = if more > 0 {
         format!(", and {more} more")
@@ -110,7 +148,8 @@ fn waiting(item: &ItemSnapshot) -> String {
 
 fn function(item: &ItemSnapshot) -> String {
     match (item.barrier, item.count) {
-        (true, _) => format!("BAR({})", item.func),
+        (true, 0 | 1) => format!("BAR({})", item.func),
+        (true, n) => format!("{n}*BAR({})", item.func),
         (false, 0 | 1) => item.func.to_string(),
         (false, n) => format!("{n}*{}", item.func),
     }

@@ -13,6 +13,14 @@ use cmwq_control::snapshot::{Detail, Snapshot};
 use super::live::{self, Whom};
 
 /// Show the configuration and state of a process: pods, pools, workqueues, rescuers, limits, detection, items
+///
+/// Affinity Scopes .. node_nr/max_active: the five sections of the kernel's wq_dump. Concurrency: for each pool how many
+/// workers may run (TARGET) and do (RUNNING), blocked and CPU-intensive ones, items that wait, the age of the oldest, items
+/// run for other pools (HELPED) and by them (RECEIVED), after how long an item is offered to other pods (HEDGE). Counters:
+/// what happened to each workqueue's items; what never happened is left out. PENDING: requests that found the item pending,
+/// LOCAL: started on the issuing CPU, INLINE: run by a waiter, ITSV: CPU-intensive, CMW: concurrency-management wake-ups, RPR:
+/// repatriated workers, FAIR: extra workers by the fairness rule. Threads: how many and why they were made and ended, what the busy ones do.
+/// Detection: by which means blocked workers are noticed, and why. Items: what runs and waits, with functions and ages.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -48,6 +56,7 @@ fn write(out: &mut dyn Write, s: &Snapshot, with_items: bool) -> io::Result<()> 
     kernel::rescuers(out, s)?;
     kernel::node_limits(out, s)?;
     ours::concurrency(out, s)?;
+    ours::counters(out, s)?;
     ours::threads(out, s)?;
     ours::detection(out, s)?;
     ours::tunables(out, s)?;
@@ -141,12 +150,18 @@ pub(crate) mod tests {
                     reason: reasons::BLOCKED.into(),
                     count: 9,
                 }],
-                worker_list: vec![WorkerSnapshot {
-                    tid: 4711,
-                    func: "f".into(),
-                    workqueue: "q".into(),
-                    ..Default::default()
-                }],
+                worker_list: vec![
+                    WorkerSnapshot {
+                        tid: 4711,
+                        func: "f".into(),
+                        workqueue: "q".into(),
+                        ..Default::default()
+                    },
+                    WorkerSnapshot {
+                        tid: 4712,
+                        ..Default::default()
+                    },
+                ],
                 ..Default::default()
             },
         ];
@@ -197,6 +212,9 @@ pub(crate) mod tests {
             ..Default::default()
         };
         q.flags.mem_reclaim = true;
+        q.counters.helped = 77;
+        q.counters.widened = 78;
+        q.counters.rescued = 79;
         q.attrs.effective_cpumask = cpus(0..4);
         q.in_flight.push(ItemSnapshot {
             func: "f".into(),
@@ -212,8 +230,9 @@ pub(crate) mod tests {
                 ..Default::default()
             });
         }
-        q.pending.push(ItemSnapshot {
-            func: "flush".into(),
+        q.inactive.push(ItemSnapshot {
+            func: "g".into(),
+            count: 2,
             pool: 7,
             barrier: true,
             ..Default::default()
@@ -296,10 +315,29 @@ pub(crate) mod tests {
             "123 us",
             "3*g",
             "4711",
-            "BAR(flush)",
+            "3*g waiting 0 ns, 2*BAR(g)",
             "for 2.00 s",
+            "pool 7: cpus=2-3 node=1 nice=-20 hung=0s workers=0 idle: 4712",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn counters_are_under_their_headings() {
+        let text = text();
+        let lines: Vec<&str> = text.lines().collect();
+        let at = lines
+            .iter()
+            .position(|l| l.starts_with("WORKQUEUE") && l.contains("HELPED"))
+            .unwrap();
+        let words =
+            |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+        let (head, row) = (words(lines[at]), words(lines[at + 1]));
+        assert_eq!(head.len(), row.len(), "{text}");
+        for (name, value) in [("HELPED", "77"), ("WIDENED", "78"), ("RESCUED", "79")] {
+            let column = head.iter().position(|h| h == name).unwrap();
+            assert_eq!(row[column], value, "{name}");
         }
     }
 

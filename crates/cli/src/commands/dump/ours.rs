@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use cmwq_control::advise::human_ns;
-use cmwq_control::snapshot::{PoolSnapshot, ReasonCount, Snapshot, WorkerState};
+use cmwq_control::snapshot::{Counters, PoolSnapshot, ReasonCount, Snapshot, WorkerState};
 
 use super::super::live::{Table, human_span};
 use super::heading;
@@ -31,7 +31,7 @@ pub(super) fn process(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
     let c = &s.cpu;
     let list = |l: &cmwq_control::CpuList| {
         if l.is_empty() {
-            "unknown".to_owned()
+            "not known".to_owned()
         } else {
             l.to_string()
         }
@@ -93,6 +93,53 @@ pub(super) fn concurrency(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
             },
             state(s, p),
         ]);
+    }
+    table.write(out, "")
+}
+
+/// A heading, and what is shown under it.
+type Column = (&'static str, fn(&Counters) -> u64);
+
+const COUNTERS: [Column; 22] = [
+    ("QUEUED", |c| c.queued),
+    ("STARTED", |c| c.started),
+    ("DONE", |c| c.completed),
+    ("CANCELLED", |c| c.cancelled),
+    ("PANICKED", |c| c.panicked),
+    ("REFUSED", |c| c.refused),
+    ("PENDING", |c| c.already_pending),
+    ("THROTTLED", |c| c.throttled),
+    ("LOCAL", |c| c.cpu_local),
+    ("HELPED", |c| c.helped),
+    ("HEDGED", |c| c.hedged),
+    ("WIDENED", |c| c.widened),
+    ("INLINE", |c| c.inline_run),
+    ("ITSV", |c| c.cpu_intensive),
+    ("CMW", |c| c.cm_wakeup),
+    ("RPR", |c| c.repatriated),
+    ("FAIR", |c| c.fairness_extra),
+    ("MAYDAY", |c| c.mayday),
+    ("RESCUED", |c| c.rescued),
+    ("STALLS", |c| c.stalls),
+    ("MOST-ACTIVE", |c| c.peak_active),
+    ("MOST-WAITING", |c| c.peak_waiting),
+];
+
+/// What happened to the items of each queue; what never happened to any but being queued and run is left out.
+pub(super) fn counters(out: &mut dyn Write, s: &Snapshot) -> io::Result<()> {
+    heading(out, "Counters")?;
+    let shown: Vec<_> = COUNTERS
+        .iter()
+        .enumerate()
+        .filter(|(i, (_, get))| *i < 3 || s.workqueues.iter().any(|q| get(&q.counters) > 0))
+        .map(|(_, column)| column)
+        .collect();
+    let mut headings = vec!["<WORKQUEUE"];
+    headings.extend(shown.iter().map(|(name, _)| *name));
+    let mut table = Table::new(&headings);
+    for q in &s.workqueues {
+        let figures = shown.iter().map(|(_, get)| get(&q.counters).to_string());
+        table.row(std::iter::once(q.name.clone()).chain(figures).collect());
     }
     table.write(out, "")
 }

@@ -417,6 +417,9 @@ fn histogram(
 fn items_of(name: &str, list: &ItemList, room: usize) -> String {
     let mut text = format!("{name:<10} {}", list.total);
     for item in &list.items {
+        if item.barrier {
+            continue;
+        }
         let times = if item.count > 1 {
             format!("{}*", item.count)
         } else {

@@ -95,7 +95,8 @@ fn json_line(s: &Snapshot, patterns: &[Regex]) -> serde_json::Value {
                 "queued": c.queued, "started": c.started, "completed": c.completed, "cpu_time": c.cpu_time_ns / 1000,
                 "cpu_local": c.cpu_local, "cpu_intensive": c.cpu_intensive, "cm_wakeup": c.cm_wakeup,
                 "repatriated": c.repatriated, "mayday": c.mayday, "rescued": c.rescued, "helped": c.helped,
-                "hedged": c.hedged, "cancelled": c.cancelled, "panicked": c.panicked, "refused": c.refused,
+                "hedged": c.hedged, "widened": c.widened, "inline_run": c.inline_run, "fairness_extra": c.fairness_extra, "stalls": c.stalls,
+                "already_pending": c.already_pending, "cancelled": c.cancelled, "panicked": c.panicked, "refused": c.refused,
                 "throttled": c.throttled, "active": q.nr_active, "max_active": q.max_active,
                 "pending": q.pending.total, "inactive": q.inactive.total,
             })

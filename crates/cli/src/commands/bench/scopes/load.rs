@@ -184,7 +184,7 @@ impl Load<'_> {
     ) -> anyhow::Result<Issued> {
         let mut queued = 0;
         let in_flight = |queued: u64| queued - counts.done.load(Ordering::Relaxed);
-        while !stop.load(Ordering::Relaxed) {
+        loop {
             while in_flight(queued) < WINDOW {
                 let (counts, work) = (Arc::clone(counts), self.work);
                 let item = move || {
@@ -211,8 +211,12 @@ impl Load<'_> {
                     .unwrap_or_else(PoisonError::into_inner)
                     .0;
             }
+            drop(guard);
+            // Here and not before: something is done however late this thread got to begin.
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Issued::default());
+            }
         }
-        Ok(Issued::default())
     }
 
     fn calm(
@@ -222,14 +226,16 @@ impl Load<'_> {
         stop: &AtomicBool,
     ) -> anyhow::Result<Issued> {
         let mut next = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
+        loop {
             let (counts, work) = (Arc::clone(counts), self.work);
             let item = wq.try_spawn(move || counts.item(work));
             drop(item.map_err(|e| anyhow::anyhow!("{e}"))?);
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Issued::default());
+            }
             next += CALM;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
-        Ok(Issued::default())
     }
 
     fn wait_for_each(
@@ -240,7 +246,7 @@ impl Load<'_> {
     ) -> anyhow::Result<Issued> {
         let mut issued = Issued::default();
         let mut last = current_cpu();
-        while !stop.load(Ordering::Relaxed) {
+        loop {
             let (c, work) = (Arc::clone(counts), self.work);
             let began = Instant::now();
             wq.try_spawn(move || c.item(work))
@@ -251,7 +257,9 @@ impl Load<'_> {
             let cpu = current_cpu();
             issued.moves += u64::from(cpu != last);
             last = cpu;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(issued);
+            }
         }
-        Ok(issued)
     }
 }

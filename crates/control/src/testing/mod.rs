@@ -1,59 +1,23 @@
-//! A small working registry for tests: real queues, real threads, real counters, limits that are enforced. It exists only
-//! under `tests/`, so that the control plane can be driven end to end without the runtime.
-#![allow(dead_code, unreachable_pub)] // Each test program uses a part of it.
+//! A small working registry: real queues, real threads, real counters, limits that are enforced. For tests that drive
+//! the control plane and the commands end to end without the runtime; no part of the stable interface.
+
+mod queue;
+
+pub use queue::Queue;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cmwq_control::attr::{self, Attr, ParseContext, SetError, SetErrorKind, Setting};
-use cmwq_control::histogram::HistogramSnapshot;
-use cmwq_control::snapshot::*;
-use cmwq_control::trace::{TraceChunk, TraceEvent, TraceKind, TraceOptions};
-use cmwq_control::{CpuList, Label, Process, Target};
+use crate::attr::{self, Attr, ParseContext, SetError, SetErrorKind, Setting};
+use crate::snapshot::*;
+use crate::trace::{TraceChunk, TraceEvent, TraceKind, TraceOptions};
+use crate::{CpuList, Process, Target};
 
+/// CPUs of its machine.
 pub const CPUS: u32 = 8;
 const THREADS: u32 = 8;
-
-type Task = Box<dyn FnOnce() + Send>;
-
-struct Waiting {
-    id: u64,
-    func: &'static str,
-    since: Instant,
-    task: Task,
-}
-
-struct Running {
-    func: &'static str,
-    since: Instant,
-    waited: Duration,
-    tid: u32,
-}
-
-struct State {
-    max_active: u32,
-    min_active: u32,
-    nice: i32,
-    cpumask: CpuList,
-    scope: &'static str,
-    strict: bool,
-    localize: bool,
-    waiting: VecDeque<Waiting>,
-    running: Vec<Running>,
-    counters: Counters,
-    queue_to_start: HistogramSnapshot,
-    run_time: HistogramSnapshot,
-}
-
-pub struct Queue {
-    name: String,
-    kind: WqKind,
-    state: Mutex<State>,
-    changed: Condvar,
-    registry: Arc<Shared>,
-}
 
 struct Globals {
     cpumask: CpuList,
@@ -78,7 +42,6 @@ struct Shared {
     quit: AtomicBool,
     items: AtomicU64,
     snapshots: AtomicU64,
-    started: Instant,
     started_unix: Duration,
     name: String,
 }
@@ -108,6 +71,7 @@ fn ns(duration: Duration) -> u64 {
 }
 
 impl Fake {
+    /// A registry without queues; `name`: the process's.
     pub fn new(name: &str) -> Fake {
         Fake(Arc::new(Shared {
             queues: Mutex::new(Vec::new()),
@@ -122,7 +86,6 @@ impl Fake {
             quit: AtomicBool::new(false),
             items: AtomicU64::new(0),
             snapshots: AtomicU64::new(0),
-            started: Instant::now(),
             started_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap(),
             name: name.into(),
         }))
@@ -138,31 +101,14 @@ impl Fake {
         self.0.snapshots.load(Ordering::Relaxed)
     }
 
+    /// Whether a trace runs.
     pub fn tracing(&self) -> bool {
         lock(&self.0.trace).on
     }
 
+    /// A new queue with threads of its own.
     pub fn queue(&self, name: &str, kind: WqKind, max_active: u32) -> Arc<Queue> {
-        let queue = Arc::new(Queue {
-            name: name.into(),
-            kind,
-            state: Mutex::new(State {
-                max_active,
-                min_active: max_active.min(8),
-                nice: 0,
-                cpumask: CpuList::from_cpus(0..CPUS),
-                scope: "default",
-                strict: false,
-                localize: false,
-                waiting: VecDeque::new(),
-                running: Vec::new(),
-                counters: Counters::default(),
-                queue_to_start: HistogramSnapshot::default(),
-                run_time: HistogramSnapshot::default(),
-            }),
-            changed: Condvar::new(),
-            registry: Arc::clone(&self.0),
-        });
+        let queue = Arc::new(Queue::new(&self.0, name, kind, max_active));
         for _ in 0..THREADS {
             let queue = Arc::clone(&queue);
             std::thread::spawn(move || queue.work());
@@ -174,189 +120,11 @@ impl Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
+        // Ordering: SeqCst, with the loads of the threads.
         self.0.quit.store(true, Ordering::SeqCst);
         for queue in lock(&self.0.queues).iter() {
             queue.changed.notify_all();
         }
-    }
-}
-
-impl Queue {
-    pub fn push(&self, func: &'static str, task: impl FnOnce() + Send + 'static) {
-        let id = self.registry.items.fetch_add(1, Ordering::Relaxed);
-        let mut state = lock(&self.state);
-        state.counters.queued += 1;
-        if state.running.len() as u32 >= state.max_active {
-            state.counters.throttled += 1;
-        }
-        state.waiting.push_back(Waiting {
-            id,
-            func,
-            since: Instant::now(),
-            task: Box::new(task),
-        });
-        let waiting = state.waiting.len() as u64;
-        state.counters.peak_waiting = state.counters.peak_waiting.max(waiting);
-        drop(state);
-        self.registry.trace(TraceKind::QueueWork {
-            item: id,
-            func: func.into(),
-            workqueue: self.name.clone().into(),
-            req_cpu: None,
-            pool: 0,
-        });
-        self.changed.notify_one();
-    }
-
-    pub fn waiting(&self) -> usize {
-        lock(&self.state).waiting.len()
-    }
-
-    fn work(&self) {
-        let me = tid();
-        loop {
-            let mut state = lock(&self.state);
-            let item = loop {
-                if self.registry.quit.load(Ordering::SeqCst) {
-                    return;
-                }
-                if (state.running.len() as u32) < state.max_active
-                    && let Some(item) = state.waiting.pop_front()
-                {
-                    break item;
-                }
-                state = self.changed.wait(state).unwrap_or_else(|e| e.into_inner());
-            };
-            let start = Instant::now();
-            let waited = start - item.since;
-            state.counters.started += 1;
-            state.queue_to_start.record(ns(waited));
-            state.running.push(Running {
-                func: item.func,
-                since: start,
-                waited,
-                tid: me,
-            });
-            let active = state.running.len() as u64;
-            state.counters.peak_active = state.counters.peak_active.max(active);
-            drop(state);
-            let func: Label = item.func.into();
-            self.registry.trace(TraceKind::ExecuteStart {
-                item: item.id,
-                func: func.clone(),
-                workqueue: self.name.clone().into(),
-                pool: 0,
-                waited_ns: ns(waited),
-                helped: false,
-            });
-            (item.task)();
-            self.registry.trace(TraceKind::ExecuteEnd {
-                item: item.id,
-                func,
-                panicked: false,
-            });
-            let ran = start.elapsed();
-            let mut state = lock(&self.state);
-            state.running.retain(|r| r.tid != me);
-            state.counters.completed += 1;
-            state.counters.run_time_ns += ns(ran);
-            state.counters.cpu_time_ns += ns(ran) / 2;
-            state.counters.cpu_local = state.counters.completed / 2;
-            state.run_time.record(ns(ran));
-            drop(state);
-            self.changed.notify_all();
-        }
-    }
-
-    fn snapshot(&self, id: u32, detail: Detail, globals: &Globals) -> WorkqueueSnapshot {
-        let state = lock(&self.state);
-        let effective: &'static str = if state.scope == "default" {
-            globals.default_scope
-        } else {
-            state.scope
-        };
-        let mut snapshot = WorkqueueSnapshot {
-            id,
-            name: self.name.clone(),
-            kind: self.kind,
-            attrs: WqAttrs {
-                nice: state.nice,
-                cpumask: state.cpumask.clone(),
-                effective_cpumask: state.cpumask.clone(),
-                affinity_scope: state.scope.into(),
-                effective_scope: effective.into(),
-                affinity_strict: state.strict,
-                localize: state.localize,
-            },
-            max_active: state.max_active,
-            min_active: state.min_active,
-            nr_active: state.running.len() as u32,
-            default_pool: Some(1),
-            counters: state.counters,
-            ..Default::default()
-        };
-        snapshot.pwqs.push(PwqSnapshot {
-            pool: 0,
-            refcnt: 1,
-            nr_active: state.running.len() as u32,
-            nr_in_flight: (state.running.len() + state.waiting.len()) as u32,
-            nr_inactive: state.waiting.len() as u32,
-            ..Default::default()
-        });
-        if self.kind == WqKind::Unbound {
-            let nr = state.running.len() as u32;
-            snapshot.nodes = vec![
-                NodeLimit {
-                    node: Some(0),
-                    nr,
-                    max: state.max_active,
-                },
-                NodeLimit {
-                    node: None,
-                    nr: 0,
-                    max: state.max_active,
-                },
-            ];
-        }
-        if detail.topology {
-            snapshot.cpu_pool = vec![
-                PoolSlot {
-                    cpus: CpuList::from_cpus(0..CPUS / 2),
-                    pool: Some(0),
-                },
-                PoolSlot {
-                    cpus: CpuList::from_cpus(CPUS / 2..CPUS),
-                    pool: None,
-                },
-            ];
-        }
-        snapshot.in_flight.total = state.running.len() as u64;
-        snapshot.inactive.total = state.waiting.len() as u64;
-        if detail.items {
-            snapshot.in_flight = ItemList::default();
-            snapshot.inactive = ItemList::default();
-            for r in &state.running {
-                snapshot.in_flight.push(ItemSnapshot {
-                    func: r.func.into(),
-                    age_ns: ns(r.since.elapsed()),
-                    waited_ns: Some(ns(r.waited)),
-                    tid: Some(r.tid),
-                    ..Default::default()
-                });
-            }
-            for w in &state.waiting {
-                snapshot.inactive.push(ItemSnapshot {
-                    func: w.func.into(),
-                    age_ns: ns(w.since.elapsed()),
-                    ..Default::default()
-                });
-            }
-        }
-        if detail.histograms {
-            snapshot.queue_to_start = state.queue_to_start.clone();
-            snapshot.run_time = state.run_time.clone();
-        }
-        snapshot
     }
 }
 
@@ -650,6 +418,7 @@ impl Process for Shared {
             events,
             lost: trace.lost,
             more: !trace.events.is_empty(),
+            threads: Vec::new(),
         }
     }
 

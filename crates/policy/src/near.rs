@@ -1,0 +1,157 @@
+//! Where the worker of a pool at rest is woken: where the system likes, or beside whoever queued the item.
+//!
+//! The system wakes a thread on an idle CPU if there is one. That is right for an issuer that goes on working. An issuer that
+//! queues a short item and waits for it leaves its own CPU idle, and then the other CPU is a detour: two wake-ups across CPUs
+//! (on a guest 30-50 us each) for an item of a few microseconds. Which it is, only measuring tells: a pool keeps the mean time from
+//! queueing to start for both ways, uses the better one, and tries the other one now and then, the more rarely the more
+//! often it lost.
+//!
+//! Beside the issuer is tried only while issuers sleep about once per item (the driver says so) and items are short: a worker
+//! that takes the issuer's CPU costs it, at most, so much.
+
+use crate::pool::Time;
+
+/// Items that take longer than this, on average, are never run beside their issuer, ns: then a wake-up on another CPU is the
+/// smaller part.
+pub const BRIEF_NS: u64 = 50_000;
+/// The other way is tried after this many wake-ups at first...
+const FIRST_GAP: u32 = 32;
+/// ...and at least after this many.
+const LONGEST_GAP: u32 = 4096;
+/// A mean over about so many wake-ups.
+const WEIGHT: u64 = 8;
+
+/// A way to wake a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Where the system likes.
+    Anywhere,
+    /// On the issuer's CPU.
+    Beside,
+}
+
+impl Way {
+    fn other(self) -> Way {
+        match self {
+            Way::Anywhere => Way::Beside,
+            Way::Beside => Way::Anywhere,
+        }
+    }
+}
+
+/// What a pool has learned; see the module text.
+#[derive(Debug, Clone)]
+pub struct Near {
+    /// Mean time from waking to start, ns, by way; 0: not known.
+    mean: [Time; 2],
+    best: Way,
+    /// Wake-ups until the other way is tried.
+    left: u32,
+    gap: u32,
+}
+
+impl Default for Near {
+    fn default() -> Self {
+        Near {
+            mean: [0; 2],
+            best: Way::Anywhere,
+            left: FIRST_GAP,
+            gap: FIRST_GAP,
+        }
+    }
+}
+
+impl Near {
+    /// How to wake a worker now. `sleepy`: the issuer sleeps about once per item; `average_run_ns`: what items take.
+    pub fn choose(&mut self, sleepy: bool, average_run_ns: u64) -> Way {
+        if !sleepy || average_run_ns > BRIEF_NS {
+            return Way::Anywhere;
+        }
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return self.best;
+        }
+        self.left = self.gap;
+        self.best.other()
+    }
+
+    /// A worker that was woken this way came after `ns`.
+    pub fn learned(&mut self, way: Way, ns: Time) {
+        let ns = ns.max(1);
+        let probe = way != self.best;
+        let mean = &mut self.mean[way as usize];
+        *mean = match *mean {
+            0 => ns,
+            m => (m * (WEIGHT - 1) + ns) / WEIGHT,
+        };
+        let [anywhere, beside] = self.mean;
+        let best = if beside != 0 && beside < anywhere {
+            Way::Beside
+        } else {
+            Way::Anywhere
+        };
+        if best != self.best {
+            self.best = best;
+            self.gap = FIRST_GAP;
+            self.left = FIRST_GAP;
+        } else if probe {
+            self.gap = (self.gap * 2).min(LONGEST_GAP);
+            self.left = self.gap;
+        }
+    }
+
+    /// The way that is better as far as is known.
+    pub fn best(&self) -> Way {
+        self.best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wakes `n` workers that come after what `takes` says; returns how often each way was used.
+    fn run(near: &mut Near, n: u32, takes: impl Fn(Way) -> u64) -> [u32; 2] {
+        let mut used = [0; 2];
+        for _ in 0..n {
+            let way = near.choose(true, 2_000);
+            used[way as usize] += 1;
+            near.learned(way, takes(way));
+        }
+        used
+    }
+
+    #[test]
+    fn the_better_way_is_found_and_kept() {
+        let mut near = Near::default();
+        let beside_wins = |w| if w == Way::Beside { 3_000 } else { 40_000 };
+        run(&mut near, 100, beside_wins);
+        assert_eq!(near.best(), Way::Beside);
+        let [anywhere, beside] = run(&mut near, 10_000, beside_wins);
+        assert!(anywhere < 20, "{anywhere} detours in {}", anywhere + beside);
+    }
+
+    #[test]
+    fn an_issuer_that_stops_waiting_is_noticed_at_once() {
+        let mut near = Near::default();
+        run(&mut near, 100, |w| {
+            if w == Way::Beside { 3_000 } else { 40_000 }
+        });
+        // It keeps its CPU now: what is woken there waits for the tick.
+        let [_, beside] = run(&mut near, 1_000, |w| {
+            if w == Way::Beside { 1_000_000 } else { 40_000 }
+        });
+        assert_eq!(near.best(), Way::Anywhere);
+        assert!(beside < 8, "{beside} items waited for a tick");
+    }
+
+    #[test]
+    fn issuers_that_go_on_and_long_items_are_never_run_beside() {
+        let mut near = Near::default();
+        run(&mut near, 100, |w| {
+            if w == Way::Beside { 3_000 } else { 40_000 }
+        });
+        assert!((0..1000).all(|_| near.choose(false, 2_000) == Way::Anywhere));
+        assert!((0..1000).all(|_| near.choose(true, BRIEF_NS + 1) == Way::Anywhere));
+    }
+}
