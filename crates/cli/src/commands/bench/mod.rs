@@ -11,6 +11,7 @@ mod monitor;
 mod output;
 mod progress;
 mod queue;
+mod reality;
 mod scopes;
 mod setting;
 mod way;
@@ -31,6 +32,7 @@ pub(crate) enum Bench {
     Limit(limit::Args),
     Latency(latency::Args),
     Monitor(monitor::Args),
+    Reality(reality::Args),
 }
 
 impl Bench {
@@ -44,6 +46,7 @@ impl Bench {
             Bench::Limit(args) => args.run(),
             Bench::Latency(args) => args.run(),
             Bench::Monitor(args) => args.run(),
+            Bench::Reality(args) => args.run(),
         }
     }
 }
