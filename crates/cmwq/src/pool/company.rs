@@ -28,7 +28,7 @@ impl Company {
     }
 
     #[inline]
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.cpu.load(Ordering::Relaxed) != 0 {
             self.cpu.store(0, Ordering::Relaxed);
         }

@@ -111,6 +111,8 @@ fn visit(
         shared,
         ..
     } = &**context;
+    // Others' items are no reason to stay beside an issuer.
+    shared.leave_company();
     let tid = shared.tid.load(Ordering::Relaxed);
     let Some(id) = other.inspect(|inner| {
         if other.outward.this_use() != this_use || inner.key.is_none() {

@@ -64,6 +64,7 @@ impl RtInner {
         if let Some(key) = pool.key_hint() {
             let mask = wish(&key, &machine);
             shared.place.remember(tid, &mask_words(&mask));
+            shared.company.end();
         }
         machine
     }
