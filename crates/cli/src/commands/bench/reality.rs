@@ -283,7 +283,7 @@ fn issue(wq: &Workqueue, shared: &Arc<Shared>, depth: u32, turns: u64) {
             thread::park();
             continue;
         }
-        for _ in in_flight..depth {
+        while in_flight < depth {
             let bell = Arc::clone(&bell);
             drop(wq.spawn(move || {
                 Spinner::spin(turns);
