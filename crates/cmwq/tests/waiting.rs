@@ -472,3 +472,44 @@ fn what_an_item_did_is_seen_by_who_waited_for_it() {
         }
     });
 }
+
+/// Symptom: a reusable item that was queued again while it waited for another one of its queue waited for ever: its next run took
+/// the permit that it had lent, and could not start.
+#[test]
+fn an_item_that_is_queued_again_while_it_waits_for_its_own_queue_gets_through() {
+    within("queued again", || {
+        let rt = runtime();
+        for limit in [1, 2] {
+            let wq = rt.workqueue("t").max_active(limit).build().unwrap();
+            let (runs, others) = (Count::new(), Count::new());
+            let other = {
+                let others = others.clone();
+                cmwq::Work::new(move |_| {
+                    others.up();
+                })
+            };
+            let waiters: Vec<_> = (0..limit)
+                .map(|_| {
+                    let (wq, runs, other) = (wq.clone(), runs.clone(), other.clone());
+                    cmwq::Work::new(move |me| {
+                        if runs.up() <= limit as usize {
+                            wq.queue(me).unwrap();
+                            wq.queue(&other).unwrap();
+                            other.flush().unwrap();
+                        }
+                    })
+                })
+                .collect();
+            for w in &waiters {
+                wq.queue(w).unwrap();
+            }
+            wq.flush().unwrap();
+            for w in &waiters {
+                w.flush().unwrap();
+            }
+            assert_eq!(runs.get(), 2 * limit as usize, "each ran again");
+            assert!(others.get() >= 1);
+            wq.destroy().unwrap();
+        }
+    });
+}

@@ -279,7 +279,9 @@ impl<T: Token, W> Pool<T, W> {
             Place::Private(w) => self.entries.unlink(&mut self.workers[w].private, id),
             Place::Taken(_) | Place::Inline => return Removed::Started,
         }
-        let active = self.entries[id].place != Place::Inactive;
+        let lent = self.entries[id].lent;
+        let active = self.entries[id].place != Place::Inactive && !lent;
+        self.pwqs[pwq].lent -= u32::from(lent);
         self.pwqs[pwq].counters.cancelled += 1;
         self.drop_entry(id, drv);
         if active {
@@ -353,17 +355,30 @@ impl<T: Token, W> Pool<T, W> {
 
     /// The running item of this entry waits for others of its queue: its permit serves for them meanwhile. Nothing happens if
     /// it has been lent already. Returns whether it is lent now; then [`Pool::take_permit_back`] comes when the wait is over.
+    /// The item's next run on the same worker's private list lends its own, too, until it starts.
     pub fn lend_permit<D: Driver<W>>(&mut self, id: EntryId, now: Time, drv: &mut D) -> bool {
         let Some(e) = self.entries.get_mut(id) else {
             return false;
         };
-        if e.lent || !matches!(e.place, Place::Taken(_) | Place::Inline) {
+        if e.lent || matches!(e.place, Place::Worklist | Place::Inactive) {
             return false;
         }
         e.lent = true;
-        let pwq = e.pwq;
+        let (pwq, place) = (e.pwq, e.place);
         self.pwqs[pwq].lent += 1;
         self.permits_freed(pwq, 1, now, drv);
+        // The item's next run, if it is queued again, waits for this one.
+        if let Place::Taken(w) = place
+            && self.workers[w].taken[0] == id
+        {
+            let private = &self.workers[w].private;
+            let next: Vec<EntryId> = self.entries.ids(private).collect();
+            for id in next {
+                if self.entries[id].pwq == pwq {
+                    self.lend_permit(id, now, drv);
+                }
+            }
+        }
         true
     }
 

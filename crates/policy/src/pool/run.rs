@@ -197,9 +197,7 @@ impl<T: Token, W> Pool<T, W> {
             self.entries.unlink(&mut self.worklist, first);
             let (item, oneshot) = (self.entries[first].item, self.entries[first].oneshot);
             if let Some(other) = (!oneshot).then(|| self.busy_worker(item)).flatten() {
-                self.entries[first].place = Place::Private(other);
-                self.entries
-                    .push_back(&mut self.workers[other].private, first);
+                self.put_private(other, first, now, drv);
             } else {
                 self.put_taken(w, first, out);
                 return true;
@@ -228,8 +226,7 @@ impl<T: Token, W> Pool<T, W> {
                 if let Some(other) = self.busy_worker(item) {
                     // Rule 2.2 (b): the worker that runs the item runs it again, right after.
                     self.entries.unlink(&mut self.worklist, id);
-                    self.entries[id].place = Place::Private(other);
-                    self.entries.push_back(&mut self.workers[other].private, id);
+                    self.put_private(other, id, now, drv);
                     continue;
                 }
                 if !out.is_empty() {
@@ -254,7 +251,21 @@ impl<T: Token, W> Pool<T, W> {
         !out.is_empty()
     }
 
+    /// The item runs on this worker, which will run it again. If what runs waits with its permit lent, the next run, which
+    /// cannot start before that is over, holds none either: what is waited for may need it.
+    fn put_private<D: Driver<W>>(&mut self, w: WorkerId, id: EntryId, now: Time, drv: &mut D) {
+        self.entries[id].place = Place::Private(w);
+        self.entries.push_back(&mut self.workers[w].private, id);
+        let runs = &self.entries[self.workers[w].taken[0]];
+        if runs.lent && runs.pwq == self.entries[id].pwq {
+            self.lend_permit(id, now, drv);
+        }
+    }
+
     fn put_taken(&mut self, w: WorkerId, id: EntryId, out: &mut Vec<Taken<T>>) {
+        if self.entries[id].lent {
+            self.take_permit_back(id);
+        }
         let e = &mut self.entries[id];
         e.place = Place::Taken(w);
         let item = e.item;
@@ -358,6 +369,11 @@ impl<T: Token, W> Pool<T, W> {
                 self.busy_unlink(w, item);
             }
             let pwq = self.complete(id, start, end, drv);
+            // Its next run, which has lent its permit while it could not start, gets this one.
+            let next = self.workers[w].private.head();
+            if next != NIL && self.entries[next].lent && self.entries[next].pwq == pwq {
+                self.take_permit_back(next);
+            }
             row = match row {
                 Some((same, n)) if same == pwq => Some((pwq, n + 1)),
                 other => {

@@ -112,10 +112,8 @@ impl Sim {
         let taken = b.items[b.claimed as usize - 1];
         let queue = &self.wq.queues[self.wq.items[taken.item as usize].queue as usize];
         let it = &self.wq.items[other as usize];
-        // A reusable item that is queued again while it waits takes the permit that it has lent, and cannot start: see the README.
         if queue.kind == Kind::Ordered
             || queue.spec.kernel
-            || !self.wq.items[taken.item as usize].oneshot
             || it.ended + it.cancelled >= it.accepted
         {
             return false;
