@@ -266,6 +266,7 @@ pub(super) fn look(
                     if first_on.is_some() {
                         break;
                     }
+                    detect.missed_on(n.cpu);
                 }
             }
             // Found blocked some time ago; those that said so come back by themselves.

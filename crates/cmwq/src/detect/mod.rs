@@ -126,6 +126,17 @@ impl Detect {
             .clone()
     }
 
+    /// The tick found a blocked worker on this CPU.
+    fn missed_on(&self, cpu: u32) {
+        let all = self
+            .sentinels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(s) = all.iter().find(|s| s.cpu() == cpu) {
+            s.missed();
+        }
+    }
+
     fn use_records(&self) -> bool {
         self.switches.records && self.records_broken.get().is_none()
     }

@@ -28,14 +28,19 @@ const STRIKES: u32 = 3;
 const STRIKE_WINDOW_NS: u64 = 50_000_000;
 const FIRST_PAUSE_NS: u64 = 500_000;
 const LONGEST_PAUSE_NS: u64 = 32_000_000;
-/// A runnable sentinel that has not run for this many ticks starves...
-const STARVED_TICKS: u32 = 3;
-/// ...and stays away for this long.
-const STARVED_PAUSE_NS: u64 = 100_000_000;
+/// A sentinel starves if the tick finds this many blocked workers in a row on its CPU while it was runnable...
+const STARVED_MISSES: u32 = 3;
+/// ...and perhaps if it has been runnable for this long and has not run: an item of ours may compute, or a foreign thread.
+const STARVED_NS: u64 = 20_000_000;
+/// Then it stays away for so long, twice that the next time, until it finds a blocked worker again. Runnable beside a thread
+/// that keeps the CPU it helps nobody, and makes ordinary threads of its group wait for the end of that thread's slice now and
+/// then when they are woken there (measured: one wake-up in 100, 1-4 ms).
+const FIRST_STARVED_PAUSE_NS: u64 = 8_000_000;
+const LONGEST_STARVED_PAUSE_NS: u64 = 128_000_000;
 /// Its CPU time for wake-ups that found nothing: at most 1 in this many of the time that passes...
 const IDLE_SHARE: u64 = 100;
-/// ...on top of this much.
-const ALLOWANCE_NS: u64 = 200_000;
+/// ...on top of this much: a load that makes many threads at its start has some dozens.
+const ALLOWANCE_NS: u64 = 1_000_000;
 
 /// See the module text. Never given back: `rouse` may come at any time.
 pub(crate) struct Sentinel {
@@ -48,10 +53,16 @@ pub(crate) struct Sentinel {
     /// It was let run elsewhere: because nobody needs it now, or because it starved.
     aside: AtomicBool,
     starved: AtomicBool,
-    /// How often it came round; and what the service saw of that, and since how many ticks.
+    /// How often it came round; what the service saw of that at its last tick, and since when (ns; 0: it moves).
     beats: AtomicU32,
     seen_beats: AtomicU32,
-    still: AtomicU32,
+    still_since: AtomicU64,
+    /// Blocked workers of its CPU that the tick found, in a row.
+    misses: AtomicU32,
+    /// How long it stays away if it starves, ns.
+    away_ns: AtomicU64,
+    /// It is away on a suspicion only.
+    in_doubt: AtomicBool,
     pools: [AtomicPtr<RtPool>; POOLS],
     service: Arc<Bell>,
     pub(super) runs: AtomicU64,
@@ -88,6 +99,8 @@ pub(crate) struct Bell {
     pub(crate) parker: Parker,
     /// The service sleeps for longer than the shortest period.
     pub(super) dozing: AtomicBool,
+    /// The CPU of the sentinel that called the service last, plus 1.
+    asked: AtomicU32,
 }
 
 impl Bell {
@@ -95,7 +108,21 @@ impl Bell {
         Bell {
             parker: Parker::new(),
             dozing: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
         }
+    }
+
+    /// The sentinel of this CPU wants the service to look.
+    fn ask(&self, cpu: u32) {
+        // Ordering: Release, and the parker's own: who wakes sees the question.
+        self.asked.store(cpu.saturating_add(1), Ordering::Release);
+        self.parker.unpark();
+    }
+
+    /// Which sentinel's CPU is to be looked at.
+    pub(super) fn take_question(&self) -> Option<u32> {
+        // Ordering: Acquire pairs with the Release of `ask`.
+        self.asked.swap(0, Ordering::Acquire).checked_sub(1)
     }
 
     /// Wakes the service if it sleeps for long: at most once for each such sleep.
@@ -119,7 +146,10 @@ impl Sentinel {
             starved: AtomicBool::new(false),
             beats: AtomicU32::new(0),
             seen_beats: AtomicU32::new(0),
-            still: AtomicU32::new(0),
+            still_since: AtomicU64::new(0),
+            misses: AtomicU32::new(0),
+            away_ns: AtomicU64::new(FIRST_STARVED_PAUSE_NS),
+            in_doubt: AtomicBool::new(false),
             pools: [const { AtomicPtr::new(ptr::null_mut()) }; POOLS],
             service,
             runs: AtomicU64::new(0),
@@ -200,20 +230,50 @@ impl Sentinel {
         }
     }
 
-    /// The service looks whether it gets the CPU at all. If not, for some ticks, it is let run elsewhere and stays away for a
-    /// while: where others keep the CPU busy it is of no use.
-    pub(super) fn look_after(&self) {
+    /// The service looks, once a tick, whether it gets the CPU at all. If not, for long, it is let run elsewhere and stays away
+    /// for a while.
+    pub(super) fn look_after(&self, now: u64) {
         let beats = self.beats.load(Ordering::Relaxed);
         let moves = self.seen_beats.swap(beats, Ordering::Relaxed) != beats;
         if moves || !self.is_in_force() || self.parker.is_parked() {
-            self.still.store(0, Ordering::Relaxed);
+            self.still_since.store(0, Ordering::Relaxed);
             return;
         }
-        if self.still.fetch_add(1, Ordering::Relaxed) + 1 >= STARVED_TICKS {
-            self.still.store(0, Ordering::Relaxed);
-            self.starved.store(true, Ordering::Relaxed);
-            self.step_aside();
+        let since = self.still_since.load(Ordering::Relaxed);
+        if since == 0 {
+            self.still_since.store(now.max(1), Ordering::Relaxed);
+        } else if now.saturating_sub(since) >= STARVED_NS {
+            self.starve(true);
         }
+    }
+
+    /// The tick found a blocked worker on its CPU, which was its business if it was runnable and has not run since the last tick.
+    pub(super) fn missed(&self) {
+        if !self.is_in_force() {
+            return;
+        }
+        if self.pausing.load(Ordering::Relaxed) {
+            // It stays away for nothing: the CPU is not kept busy.
+            if self.in_doubt.swap(false, Ordering::Relaxed) {
+                self.parker.unpark();
+            }
+            return;
+        }
+        let same = self.beats.load(Ordering::Relaxed) == self.seen_beats.load(Ordering::Relaxed);
+        if !same || self.parker.is_parked() {
+            return;
+        }
+        if self.misses.fetch_add(1, Ordering::Relaxed) + 1 >= STARVED_MISSES {
+            self.starve(false);
+        }
+    }
+
+    fn starve(&self, in_doubt: bool) {
+        self.still_since.store(0, Ordering::Relaxed);
+        self.misses.store(0, Ordering::Relaxed);
+        self.in_doubt.store(in_doubt, Ordering::Relaxed);
+        self.starved.store(true, Ordering::Relaxed);
+        self.step_aside();
     }
 
     /// Lets the thread run on other CPUs; see [`let_go`](Self::let_go) for why which.
@@ -347,6 +407,9 @@ impl Sentinel {
             let found = self.call_somebody(pool);
             if found {
                 self.found.fetch_add(1, Ordering::Relaxed);
+                self.misses.store(0, Ordering::Relaxed);
+                self.away_ns
+                    .store(FIRST_STARVED_PAUSE_NS, Ordering::Relaxed);
             }
             if let Some(pause) = strikes.after(found) {
                 self.pauses.fetch_add(1, Ordering::Relaxed);
@@ -362,8 +425,11 @@ impl Sentinel {
         if self.starved.swap(false, Ordering::Relaxed) {
             self.pauses.fetch_add(1, Ordering::Relaxed);
             self.pausing.store(true, Ordering::Relaxed);
-            self.parker
-                .park_timeout(Duration::from_nanos(STARVED_PAUSE_NS));
+            let away = self.away_ns.load(Ordering::Relaxed);
+            self.away_ns
+                .store((2 * away).min(LONGEST_STARVED_PAUSE_NS), Ordering::Relaxed);
+            self.parker.park_timeout(Duration::from_nanos(away));
+            self.in_doubt.store(false, Ordering::Relaxed);
             self.pausing.store(false, Ordering::Relaxed);
             return;
         }
@@ -402,9 +468,7 @@ impl Sentinel {
         let (answers, found) = pool.watch.answers();
         match pool.watch.standby() {
             Some(worker) => worker.poke(self.cpu),
-            None => {
-                self.service.parker.unpark();
-            }
+            None => self.service.ask(self.cpu),
         }
         // Usually it has preempted us within the call, and we are back because this CPU has nothing else to do.
         let until = monotonic_ns() + ANSWER_NS;
@@ -468,7 +532,8 @@ impl Strikes {
         self.row += 1;
         let allowed = ALLOWANCE_NS + now.saturating_sub(self.began) / IDLE_SHARE;
         if self.wasted > allowed {
-            return Some((self.wasted - allowed).saturating_mul(IDLE_SHARE));
+            let pause = (self.wasted - allowed).saturating_mul(IDLE_SHARE);
+            return Some(pause.min(LONGEST_PAUSE_NS));
         }
         if self.row < STRIKES {
             return None;
@@ -590,8 +655,10 @@ mod tests {
     #[test]
     fn time_spent_for_nothing_is_paid_for_a_hundredfold() {
         let mut s = Strikes::new();
-        s.wasted = ALLOWANCE_NS + 1_000_000;
+        s.wasted = ALLOWANCE_NS + s.began.abs_diff(monotonic_ns()) / IDLE_SHARE + 200_000;
         let pause = s.after(false).unwrap();
-        assert!((80_000_000..=120_000_000).contains(&pause), "{pause}");
+        assert!((15_000_000..=LONGEST_PAUSE_NS).contains(&pause), "{pause}");
+        s.wasted += 10_000_000;
+        assert_eq!(s.after(false), Some(LONGEST_PAUSE_NS));
     }
 }

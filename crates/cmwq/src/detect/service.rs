@@ -152,6 +152,7 @@ impl Detect {
             std::mem::take(&mut state.armed)
         };
         let now = rt.time.now();
+        let asked = self.bell.take_question();
         let busy = !armed.is_empty();
         let mut fruitful = false;
         let asleep_too_long = self.was_paused(now);
@@ -159,7 +160,7 @@ impl Detect {
             if asleep_too_long {
                 a.stall.touch(now);
             }
-            match self.tick_pool(rt, a, buffers) {
+            match self.tick_pool(rt, a, asked, buffers) {
                 Some(found) => {
                     fruitful |= found;
                     a.quiet < QUIET || !self.disarm(a.pool)
@@ -168,7 +169,7 @@ impl Detect {
             }
         });
         if busy {
-            self.sentinels().iter().for_each(|s| s.look_after());
+            self.sentinels().iter().for_each(|s| s.look_after(now));
             self.counts.ticks.fetch_add(1, Ordering::Relaxed);
             Clock::maintain();
         }
@@ -206,13 +207,27 @@ impl Detect {
     }
 
     /// None if the pool is not this runtime's any more; else whether something was found.
-    fn tick_pool(&self, rt: &Arc<RtInner>, a: &mut Armed, buffers: &mut Buffers) -> Option<bool> {
+    /// `asked`: the CPU of a sentinel that found no idle worker to wake.
+    fn tick_pool(
+        &self,
+        rt: &Arc<RtInner>,
+        a: &mut Armed,
+        asked: Option<u32>,
+        buffers: &mut Buffers,
+    ) -> Option<bool> {
         let pool = a.pool;
         if !confirm::note(rt, pool, &mut buffers.noted) {
             return None;
         }
         let noted = &mut buffers.noted;
         let mut found = false;
+        if asked.is_some() && pool.watch.is_wanted() {
+            let f = confirm::look(rt, pool, noted, asked, 0);
+            found |= f.blocked > 0 || f.moved;
+            if !confirm::note(rt, pool, noted) {
+                return None;
+            }
+        }
         if self.switches.tick {
             let f = confirm::look(rt, pool, noted, None, YOUNG_NS);
             self.counts
