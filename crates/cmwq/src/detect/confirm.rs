@@ -254,8 +254,9 @@ pub(super) fn look(
                     }
                     let now = drv.now();
                     let full = p.counts().running >= p.target();
-                    if p.blocked(n.id, now, drv) && full {
-                        drv.hand_over(first_on);
+                    if p.blocked(n.id, now, drv) {
+                        drv.hand_over(first_on.filter(|_| full));
+                        drv.born_on(first_on);
                     }
                     p.worker(n.id)
                         .is_some_and(|w| w.state == WorkerState::Blocked)

@@ -32,11 +32,12 @@ const LONGEST_PAUSE_NS: u64 = 32_000_000;
 const STARVED_MISSES: u32 = 3;
 /// ...and perhaps if it has been runnable for this long and has not run: an item of ours may compute, or a foreign thread.
 const STARVED_NS: u64 = 20_000_000;
-/// Then it stays away for so long, twice that the next time, until it finds a blocked worker again. Runnable beside a thread
-/// that keeps the CPU it helps nobody, and makes ordinary threads of its group wait for the end of that thread's slice now and
-/// then when they are woken there (measured: one wake-up in 100, 1-4 ms).
-const FIRST_STARVED_PAUSE_NS: u64 = 8_000_000;
-const LONGEST_STARVED_PAUSE_NS: u64 = 128_000_000;
+/// Then its thread ends, and another one is made after so long at the earliest, twice that the next time, until one finds a
+/// blocked worker again. Runnable beside a thread that keeps the CPU it helps nobody, makes ordinary threads of its group wait
+/// for the end of that thread's slice now and then when they are woken there (measured: one wake-up in 100, 1-4 ms), and holds
+/// up whoever must wait for all threads of the process (`setuid`: for seconds).
+const FIRST_AWAY_NS: u64 = 64_000_000;
+const LONGEST_AWAY_NS: u64 = 8_192_000_000;
 /// Its CPU time for wake-ups that found nothing: at most 1 in this many of the time that passes...
 const IDLE_SHARE: u64 = 100;
 /// ...on top of this much: a load that makes many threads at its start has some dozens.
@@ -50,17 +51,17 @@ pub(crate) struct Sentinel {
     stop: AtomicBool,
     /// It sleeps off a pause: do not wake it.
     pausing: AtomicBool,
-    /// It was let run elsewhere: because nobody needs it now, or because it starved.
+    /// It was let run elsewhere because nobody needs it now.
     aside: AtomicBool,
-    starved: AtomicBool,
     /// How often it came round; what the service saw of that at its last tick, and since when (ns; 0: it moves).
     beats: AtomicU32,
     seen_beats: AtomicU32,
     still_since: AtomicU64,
     /// Blocked workers of its CPU that the tick found, in a row.
     misses: AtomicU32,
-    /// How long it stays away if it starves, ns.
+    /// How long it stays away if it starves, ns, and until when it does.
     away_ns: AtomicU64,
+    away_until: AtomicU64,
     /// It is away on a suspicion only.
     in_doubt: AtomicBool,
     pools: [AtomicPtr<RtPool>; POOLS],
@@ -143,12 +144,12 @@ impl Sentinel {
             stop: AtomicBool::new(false),
             pausing: AtomicBool::new(false),
             aside: AtomicBool::new(false),
-            starved: AtomicBool::new(false),
             beats: AtomicU32::new(0),
             seen_beats: AtomicU32::new(0),
             still_since: AtomicU64::new(0),
             misses: AtomicU32::new(0),
-            away_ns: AtomicU64::new(FIRST_STARVED_PAUSE_NS),
+            away_ns: AtomicU64::new(FIRST_AWAY_NS),
+            away_until: AtomicU64::new(0),
             in_doubt: AtomicBool::new(false),
             pools: [const { AtomicPtr::new(ptr::null_mut()) }; POOLS],
             service,
@@ -168,6 +169,7 @@ impl Sentinel {
     pub(super) fn claim_start(&self) -> bool {
         let from = self.state.load(Ordering::Relaxed);
         (from == NEW || from == OVER)
+            && monotonic_ns() >= self.away_until.load(Ordering::Relaxed)
             && !self.stop.load(Ordering::Relaxed)
             && self
                 .state
@@ -230,16 +232,15 @@ impl Sentinel {
         }
     }
 
-    /// The service looks, once a tick, whether it gets the CPU at all. If not, for long, it is let run elsewhere and stays away
-    /// for a while.
-    pub(super) fn look_after(&self, now: u64) {
+    /// The service looks, once a tick, whether it gets the CPU at all. If not, for long, it goes for a while.
+    pub(super) fn look_after(&self) {
         let beats = self.beats.load(Ordering::Relaxed);
         let moves = self.seen_beats.swap(beats, Ordering::Relaxed) != beats;
         if moves || !self.is_in_force() || self.parker.is_parked() {
             self.still_since.store(0, Ordering::Relaxed);
             return;
         }
-        let since = self.still_since.load(Ordering::Relaxed);
+        let (now, since) = (monotonic_ns(), self.still_since.load(Ordering::Relaxed));
         if since == 0 {
             self.still_since.store(now.max(1), Ordering::Relaxed);
         } else if now.saturating_sub(since) >= STARVED_NS {
@@ -249,14 +250,14 @@ impl Sentinel {
 
     /// The tick found a blocked worker on its CPU, which was its business if it was runnable and has not run since the last tick.
     pub(super) fn missed(&self) {
-        if !self.is_in_force() {
-            return;
-        }
-        if self.pausing.load(Ordering::Relaxed) {
+        if !self.is_there() {
             // It stays away for nothing: the CPU is not kept busy.
             if self.in_doubt.swap(false, Ordering::Relaxed) {
-                self.parker.unpark();
+                self.away_until.store(0, Ordering::Relaxed);
             }
+            return;
+        }
+        if !self.is_in_force() || self.pausing.load(Ordering::Relaxed) {
             return;
         }
         let same = self.beats.load(Ordering::Relaxed) == self.seen_beats.load(Ordering::Relaxed);
@@ -272,8 +273,13 @@ impl Sentinel {
         self.still_since.store(0, Ordering::Relaxed);
         self.misses.store(0, Ordering::Relaxed);
         self.in_doubt.store(in_doubt, Ordering::Relaxed);
-        self.starved.store(true, Ordering::Relaxed);
-        self.step_aside();
+        let away = self.away_ns.load(Ordering::Relaxed);
+        self.away_ns
+            .store((2 * away).min(LONGEST_AWAY_NS), Ordering::Relaxed);
+        self.away_until
+            .store(monotonic_ns() + away, Ordering::Relaxed);
+        self.pauses.fetch_add(1, Ordering::Relaxed);
+        self.end();
     }
 
     /// Lets the thread run on other CPUs; see [`let_go`](Self::let_go) for why which.
@@ -408,31 +414,31 @@ impl Sentinel {
             if found {
                 self.found.fetch_add(1, Ordering::Relaxed);
                 self.misses.store(0, Ordering::Relaxed);
-                self.away_ns
-                    .store(FIRST_STARVED_PAUSE_NS, Ordering::Relaxed);
+                self.away_ns.store(FIRST_AWAY_NS, Ordering::Relaxed);
             }
             if let Some(pause) = strikes.after(found) {
                 self.pauses.fetch_add(1, Ordering::Relaxed);
-                self.pausing.store(true, Ordering::Relaxed);
-                self.parker.park_timeout(Duration::from_nanos(pause));
-                self.pausing.store(false, Ordering::Relaxed);
+                self.sleep_off(pause);
             }
         }
     }
 
-    /// It runs somewhere, not necessarily on its CPU: back there, after a while if it had starved.
-    fn come_back(&self) {
-        if self.starved.swap(false, Ordering::Relaxed) {
-            self.pauses.fetch_add(1, Ordering::Relaxed);
-            self.pausing.store(true, Ordering::Relaxed);
-            let away = self.away_ns.load(Ordering::Relaxed);
-            self.away_ns
-                .store((2 * away).min(LONGEST_STARVED_PAUSE_NS), Ordering::Relaxed);
-            self.parker.park_timeout(Duration::from_nanos(away));
-            self.in_doubt.store(false, Ordering::Relaxed);
-            self.pausing.store(false, Ordering::Relaxed);
-            return;
+    /// A pause. A call that came before is no reason to end it.
+    fn sleep_off(&self, ns: u64) {
+        self.pausing.store(true, Ordering::Relaxed);
+        let until = monotonic_ns() + ns;
+        loop {
+            let left = until.saturating_sub(monotonic_ns());
+            if left == 0 || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            self.parker.park_timeout(Duration::from_nanos(left));
         }
+        self.pausing.store(false, Ordering::Relaxed);
+    }
+
+    /// It runs somewhere, not necessarily on its CPU: back there.
+    fn come_back(&self) {
         self.aside.store(false, Ordering::Relaxed);
         if sched::pin(0, self.cpu).is_err() {
             // The CPU is gone, or out of the cpuset: the tick remains.

@@ -169,7 +169,7 @@ impl Detect {
             }
         });
         if busy {
-            self.sentinels().iter().for_each(|s| s.look_after(now));
+            self.sentinels().iter().for_each(|s| s.look_after());
             self.counts.ticks.fetch_add(1, Ordering::Relaxed);
             Clock::maintain();
         }
@@ -287,13 +287,15 @@ impl Detect {
         let running = cpus.len();
         cpus.sort_unstable();
         cpus.dedup();
-        if cpus.len() < running {
+        // One more worker may be about to run.
+        let soon = usize::from(pool.inspect(|inner| running < inner.policy.target() as usize));
+        if cpus.len() < running + soon {
             // Some share a CPU, so another one of the pod may be idle.
             let pod = pool.key_hint().map(|k| k.pod()).unwrap_or_default();
             let others = pod.intersection(&rt.machine.load().usable);
             for cpu in &others {
                 let cpu = cpu as u32;
-                if cpus.len() < running && !cpus.contains(&cpu) {
+                if cpus.len() < running + soon && !cpus.contains(&cpu) {
                     cpus.push(cpu);
                 }
             }
@@ -435,6 +437,7 @@ pub(crate) fn service_main(weak: &Weak<RtInner>, bell: &Bell) {
         let Some(rt) = weak.upgrade() else { return };
         let detect = &rt.detect;
         if std::mem::take(&mut first) {
+            rt.roam();
             detect.service_tid.store(cpu::gettid(), Ordering::Relaxed);
         }
         if detect.stop.load(Ordering::Relaxed) {

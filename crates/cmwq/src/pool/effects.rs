@@ -61,6 +61,8 @@ pub(crate) struct Effects {
     wanted_on: Option<u32>,
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
+    /// Where the new worker is to begin.
+    born_on: Option<u32>,
     barriers: Vec<Arc<Completion>>,
     /// Workers that sleep outside their pod, to be moved before they are woken.
     homing: Vec<Arc<WorkerShared>>,
@@ -92,6 +94,11 @@ impl<'a> Driver<'a> {
     /// The calling worker's CPU is about to be free, and as many workers run as may: who is woken in this step is to come here.
     pub(crate) fn hand_over(&mut self, cpu: Option<u32>) {
         self.effects.wanted_on = cpu;
+    }
+
+    /// This CPU has nothing to run: a worker that is made in this step is to begin here.
+    pub(crate) fn born_on(&mut self, cpu: Option<u32>) {
+        self.effects.born_on = cpu;
     }
 
     /// The time on the runtime's clock.
@@ -253,7 +260,7 @@ impl Effects {
             token.wake();
         }
         if let (Some(reason), Some(rt)) = (self.create, rt) {
-            rt.request_worker(pool, reason);
+            rt.request_worker(pool, reason, self.born_on);
         }
         for waiter in self.barriers {
             waiter.complete();

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 /// Busy processes.
 const HOGS: usize = 3;
 /// Samples of each kind a round.
-const SAMPLES: usize = 3;
+const SAMPLES: usize = 2;
+/// How long the process has lived by then.
+const LIVED: Duration = Duration::from_secs(1);
 const WAYS: [&str; 3] = ["exit", "shutdown", "setuid"];
 
 /// Milliseconds, with detection and without.
@@ -100,7 +102,7 @@ pub(super) fn leave(how: &str) -> anyhow::Result<()> {
                 .detach();
         }
     }
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(LIVED);
     let began = Instant::now();
     match way {
         "exit" => {
