@@ -177,18 +177,20 @@ pub(super) struct Noted {
     pub(super) cpu: u32,
 }
 
-/// Notes all workers of the pool that run an item and count, or were found blocked. Into `out`, which is emptied first.
-pub(super) fn note(rt: &RtInner, pool: &RtPool, out: &mut Vec<Noted>) -> bool {
+/// Notes all workers of the pool that run an item and count, or are on their way, and with `all` those found blocked, too. Into
+/// `out`, which is emptied first. False if the pool is not this runtime's any more.
+pub(super) fn note(rt: &RtInner, pool: &RtPool, all: bool, out: &mut Vec<Noted>) -> bool {
     out.clear();
     pool.inspect(|inner| {
         if !inner.rt.as_ref().is_some_and(|r| std::ptr::eq(&**r, rt)) {
             return false;
         }
         for (id, w) in inner.policy.workers() {
-            let counts = matches!(
-                w.state,
-                WorkerState::Running | WorkerState::Blocked | WorkerState::Intensive
-            ) && !w.taken().is_empty();
+            let counts = match w.state {
+                WorkerState::Running => true,
+                WorkerState::Blocked | WorkerState::Intensive => all,
+                _ => false,
+            } && !w.taken().is_empty();
             // One that is on its way may be stuck behind another on its CPU.
             if w.kind != WorkerKind::Normal || !(counts || w.state == WorkerState::Waking) {
                 continue;

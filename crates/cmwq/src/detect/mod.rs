@@ -191,7 +191,7 @@ impl Detect {
     ) -> bool {
         self.counts.pokes.fetch_add(1, Ordering::Relaxed);
         let mut noted = Vec::new();
-        confirm::note(rt, pool, &mut noted);
+        confirm::note(rt, pool, false, &mut noted);
         let found = confirm::look(rt, pool, &mut noted, Some(on), 0);
         found.blocked > 0
             || pool.inspect(|inner| {

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// After this many ticks that found nothing the period grows fourfold.
 const FRUITLESS: u32 = 8;
+/// Ticks after a call that come sooner.
+const HURRIED: u32 = 3;
 /// A pool without waiting items leaves the list after this many ticks: a load with short pauses does not wake the service
 /// each time.
 const QUIET: u32 = 25;
@@ -41,6 +43,8 @@ pub(crate) struct State {
     retire_at: Option<Time>,
     fruitless: u32,
     last_tick: Time,
+    /// When it looked at everything last, not at one CPU only.
+    last_full: Time,
     ticking: bool,
 }
 
@@ -49,6 +53,17 @@ struct Armed {
     quiet: u32,
     new: bool,
     stall: watchdog::Stall,
+}
+
+/// What a tick looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// The CPU of the sentinel that called: everything was looked at a moment ago.
+    Asked,
+    /// Workers that run: a tick soon after a call is there to find new blocked ones.
+    Running,
+    /// Those that were found blocked, too: each costs about 3 us.
+    All,
 }
 
 /// Buffers of a tick, kept between ticks.
@@ -132,7 +147,8 @@ impl Detect {
     fn tick(&self, rt: &Arc<RtInner>, buffers: &mut Buffers) -> Option<Duration> {
         let again = self.tick_once(rt, buffers)?;
         // Called just now: what blocks then does so soon, before sentinels are there or in place of those that starve.
-        let hurry = [4, 4, 2].get(buffers.since_called as usize).copied();
+        let hurry: [u32; HURRIED as usize] = [4, 4, 2];
+        let hurry = hurry.get(buffers.since_called as usize).copied();
         buffers.since_called = buffers.since_called.saturating_add(1);
         match hurry {
             Some(part) if again <= 4 * self.switches.period => {
@@ -154,13 +170,27 @@ impl Detect {
         let now = rt.time.now();
         let asked = self.bell.take_question();
         let busy = !armed.is_empty();
+        let scope = {
+            let mut state = self.lock();
+            let soon = self.switches.period.as_nanos() as u64 / 8;
+            if asked.is_some() && now.saturating_sub(state.last_full) < soon {
+                Scope::Asked
+            } else {
+                state.last_full = now;
+                if buffers.since_called < HURRIED {
+                    Scope::Running
+                } else {
+                    Scope::All
+                }
+            }
+        };
         let mut fruitful = false;
         let asleep_too_long = self.was_paused(now);
         armed.retain_mut(|a| {
             if asleep_too_long {
                 a.stall.touch(now);
             }
-            match self.tick_pool(rt, a, asked, buffers) {
+            match self.tick_pool(rt, a, asked, scope, buffers) {
                 Some(found) => {
                     fruitful |= found;
                     a.quiet < QUIET || !self.disarm(a.pool)
@@ -213,10 +243,12 @@ impl Detect {
         rt: &Arc<RtInner>,
         a: &mut Armed,
         asked: Option<u32>,
+        scope: Scope,
         buffers: &mut Buffers,
     ) -> Option<bool> {
         let pool = a.pool;
-        if !confirm::note(rt, pool, &mut buffers.noted) {
+        let all = scope == Scope::All;
+        if !confirm::note(rt, pool, all, &mut buffers.noted) {
             return None;
         }
         let noted = &mut buffers.noted;
@@ -224,7 +256,11 @@ impl Detect {
         if asked.is_some() && pool.watch.is_wanted() {
             let f = confirm::look(rt, pool, noted, asked, 0);
             found |= f.blocked > 0 || f.moved;
-            if !confirm::note(rt, pool, noted) {
+            if scope == Scope::Asked {
+                noted.clear();
+                return Some(found);
+            }
+            if !confirm::note(rt, pool, all, noted) {
                 return None;
             }
         }
