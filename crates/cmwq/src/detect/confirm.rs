@@ -310,6 +310,8 @@ pub(super) fn look(
         .counts
         .resumed
         .fetch_add(u64::from(found.resumed), Ordering::Relaxed);
-    pool.watch.answer(found.blocked > 0 || found.moved);
+    let busy = first_on.is_some_and(|cpu| runnable.iter().any(|r| r.1 == cpu));
+    pool.watch
+        .answer(found.blocked > 0 || found.moved, busy && found.blocked == 0);
     found
 }

@@ -410,13 +410,18 @@ impl Sentinel {
                 continue;
             }
             self.runs.fetch_add(1, Ordering::Relaxed);
-            let found = self.call_somebody(pool);
-            if found {
+            let answer = self.call_somebody(pool);
+            if answer == Answer::Busy {
+                // An ordinary thread wants the CPU, and the system has given us a turn all the same, as it does a few times a
+                // second: back to waiting. (This puts our next turn beside ordinary threads off by a slice at our weight.)
+                sched::yield_now();
+            }
+            if answer == Answer::Found {
                 self.found.fetch_add(1, Ordering::Relaxed);
                 self.misses.store(0, Ordering::Relaxed);
                 self.away_ns.store(FIRST_AWAY_NS, Ordering::Relaxed);
             }
-            if let Some(pause) = strikes.after(found) {
+            if let Some(pause) = strikes.after(answer) {
                 self.pauses.fetch_add(1, Ordering::Relaxed);
                 self.sleep_off(pause);
             }
@@ -468,9 +473,8 @@ impl Sentinel {
         })
     }
 
-    /// Wakes the pool's standby worker, or else the service, and waits a little for what it finds. True if it found a worker
-    /// blocked.
-    fn call_somebody(&self, pool: &'static RtPool) -> bool {
+    /// Wakes the pool's standby worker, or else the service, and waits a little for what it finds.
+    fn call_somebody(&self, pool: &'static RtPool) -> Answer {
         let (answers, found) = pool.watch.answers();
         match pool.watch.standby() {
             Some(worker) => worker.poke(self.cpu),
@@ -484,16 +488,34 @@ impl Sentinel {
                 break;
             }
         }
-        pool.watch.answers().1 != found
+        let (now, confirmed) = pool.watch.answers();
+        if confirmed != found {
+            Answer::Found
+        } else if now != answers && pool.watch.is_busy() {
+            Answer::Busy
+        } else {
+            Answer::Nothing
+        }
     }
 }
 
 /// Lets some time pass. Spinning: on a CPU where an idle-class thread runs nobody else wants to, and whoever does preempts it.
-/// (Each `sched_yield` would put its next turn beside ordinary threads off by a whole slice at its weight, about a second.)
+/// (Each `sched_yield` would put its next turn beside ordinary threads off by a whole slice at its weight.)
 fn pause() {
     for _ in 0..20 {
         std::hint::spin_loop();
     }
+}
+
+/// What a call came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// A worker was blocked, or one was moved here.
+    Found,
+    /// A worker of ours wants this CPU.
+    Busy,
+    /// Nobody is blocked, or nobody has answered.
+    Nothing,
 }
 
 /// When to pause.
@@ -520,10 +542,10 @@ impl Strikes {
     }
 
     /// One run is over: how long to pause, ns.
-    fn after(&mut self, found: bool) -> Option<u64> {
+    fn after(&mut self, answer: Answer) -> Option<u64> {
         let cpu = own_cpu();
         let used = cpu.saturating_sub(std::mem::replace(&mut self.cpu, cpu));
-        if found {
+        if answer == Answer::Found {
             self.row = 0;
             self.pause = FIRST_PAUSE_NS;
             return None;
@@ -534,8 +556,10 @@ impl Strikes {
             self.row = 0;
             self.pause = FIRST_PAUSE_NS;
         }
-        self.last = now;
-        self.row += 1;
+        if answer == Answer::Nothing {
+            self.last = now;
+            self.row += 1;
+        }
         let allowed = ALLOWANCE_NS + now.saturating_sub(self.began) / IDLE_SHARE;
         if self.wasted > allowed {
             let pause = (self.wasted - allowed).saturating_mul(IDLE_SHARE);
@@ -641,7 +665,7 @@ mod tests {
         let mut s = Strikes::new();
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            pauses.extend(s.after(false));
+            pauses.extend(s.after(Answer::Nothing));
             s.wasted = 0;
         }
         assert_eq!(
@@ -653,18 +677,25 @@ mod tests {
                 8 * FIRST_PAUSE_NS
             ]
         );
-        assert_eq!(s.after(true), None);
-        assert_eq!((s.after(false), s.after(false)), (None, None));
-        assert_eq!(s.after(false), Some(FIRST_PAUSE_NS), "a find starts anew");
+        assert_eq!(s.after(Answer::Found), None);
+        assert_eq!(
+            (s.after(Answer::Nothing), s.after(Answer::Nothing)),
+            (None, None)
+        );
+        assert_eq!(
+            s.after(Answer::Nothing),
+            Some(FIRST_PAUSE_NS),
+            "a find starts anew"
+        );
     }
 
     #[test]
     fn time_spent_for_nothing_is_paid_for_a_hundredfold() {
         let mut s = Strikes::new();
         s.wasted = ALLOWANCE_NS + s.began.abs_diff(monotonic_ns()) / IDLE_SHARE + 200_000;
-        let pause = s.after(false).unwrap();
+        let pause = s.after(Answer::Nothing).unwrap();
         assert!((15_000_000..=LONGEST_PAUSE_NS).contains(&pause), "{pause}");
         s.wasted += 10_000_000;
-        assert_eq!(s.after(false), Some(LONGEST_PAUSE_NS));
+        assert_eq!(s.after(Answer::Nothing), Some(LONGEST_PAUSE_NS));
     }
 }

@@ -405,7 +405,9 @@ impl<T: Token, W> Pool<T, W> {
 
     /// Keeps one idle worker in reserve while the pool works, so that a blocked one is replaced by a wake-up.
     pub(super) fn keep_reserve<D: Driver<W>>(&mut self, now: Time, drv: &mut D) {
-        if self.config.reserve && self.counts.idle == 0 && self.counts.waking == 0 {
+        // A surplus worker, if one runs, is reserve enough.
+        let surplus = self.counts.running > self.limit_now();
+        if self.config.reserve && self.counts.idle == 0 && self.counts.waking == 0 && !surplus {
             self.create(BirthReason::Reserve, now, drv);
         }
     }
