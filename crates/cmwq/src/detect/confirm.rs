@@ -178,18 +178,20 @@ pub(super) struct Noted {
     pub(super) cpu: u32,
 }
 
-/// Notes all workers of the pool that run an item and count, or were found blocked. Into `out`, which is emptied first.
-pub(super) fn note(rt: &RtInner, pool: &RtPool, out: &mut Vec<Noted>) -> bool {
+/// Notes all workers of the pool that run an item and count, or are on their way, and with `all` those found blocked, too. Into
+/// `out`, which is emptied first. False if the pool is not this runtime's any more.
+pub(super) fn note(rt: &RtInner, pool: &RtPool, all: bool, out: &mut Vec<Noted>) -> bool {
     out.clear();
     pool.inspect(|inner| {
         if !inner.rt.as_ref().is_some_and(|r| std::ptr::eq(&**r, rt)) {
             return false;
         }
         for (id, w) in inner.policy.workers() {
-            let counts = matches!(
-                w.state,
-                WorkerState::Running | WorkerState::Blocked | WorkerState::Intensive
-            ) && !w.taken().is_empty();
+            let counts = match w.state {
+                WorkerState::Running => true,
+                WorkerState::Blocked | WorkerState::Intensive => all,
+                _ => false,
+            } && !w.taken().is_empty();
             // One that is on its way may be stuck behind another on its CPU.
             if w.kind != WorkerKind::Normal || !(counts || w.state == WorkerState::Waking) {
                 continue;
@@ -255,8 +257,9 @@ pub(super) fn look(
                     }
                     let now = drv.now();
                     let full = p.counts().running >= p.target();
-                    if p.blocked(n.id, now, drv) && full {
-                        drv.hand_over(first_on);
+                    if p.blocked(n.id, now, drv) {
+                        drv.hand_over(first_on.filter(|_| full));
+                        drv.born_on(first_on);
                     }
                     p.worker(n.id)
                         .is_some_and(|w| w.state == WorkerState::Blocked)
@@ -273,6 +276,7 @@ pub(super) fn look(
                     if first_on.is_some() {
                         break;
                     }
+                    detect.missed_on(n.cpu);
                 }
             }
             // Found blocked some time ago; those that said so come back by themselves.
@@ -319,6 +323,8 @@ pub(super) fn look(
         .counts
         .resumed
         .fetch_add(u64::from(found.resumed), Ordering::Relaxed);
-    pool.watch.answer(found.blocked > 0 || found.moved);
+    let busy = first_on.is_some_and(|cpu| runnable.iter().any(|r| r.1 == cpu));
+    pool.watch
+        .answer(found.blocked > 0 || found.moved, busy && found.blocked == 0);
     found
 }

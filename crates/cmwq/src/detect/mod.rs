@@ -156,6 +156,17 @@ impl Detect {
             .clone()
     }
 
+    /// The tick found a blocked worker on this CPU.
+    fn missed_on(&self, cpu: u32) {
+        let all = self
+            .sentinels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(s) = all.iter().find(|s| s.cpu() == cpu) {
+            s.missed();
+        }
+    }
+
     fn use_records(&self) -> bool {
         self.switches.records && self.records_broken.get().is_none()
     }
@@ -210,7 +221,7 @@ impl Detect {
     ) -> bool {
         self.counts.pokes.fetch_add(1, Ordering::Relaxed);
         let mut noted = Vec::new();
-        confirm::note(rt, pool, &mut noted);
+        confirm::note(rt, pool, false, &mut noted);
         let found = confirm::look(rt, pool, &mut noted, Some(on), 0);
         found.blocked > 0
             || pool.inspect(|inner| {

@@ -28,14 +28,20 @@ const STRIKES: u32 = 3;
 const STRIKE_WINDOW_NS: u64 = 50_000_000;
 const FIRST_PAUSE_NS: u64 = 500_000;
 const LONGEST_PAUSE_NS: u64 = 32_000_000;
-/// A runnable sentinel that has not run for this many ticks starves...
-const STARVED_TICKS: u32 = 3;
-/// ...and stays away for this long.
-const STARVED_PAUSE_NS: u64 = 100_000_000;
+/// A sentinel starves if the tick finds this many blocked workers in a row on its CPU while it was runnable...
+const STARVED_MISSES: u32 = 3;
+/// ...and perhaps if it has been runnable for this long and has not run: an item of ours may compute, or a foreign thread.
+const STARVED_NS: u64 = 20_000_000;
+/// Then its thread ends, and another one is made after so long at the earliest, twice that the next time, until one finds a
+/// blocked worker again. Runnable beside a thread that keeps the CPU it helps nobody, makes ordinary threads of its group wait
+/// for the end of that thread's slice now and then when they are woken there (measured: one wake-up in 100, 1-4 ms), and holds
+/// up whoever must wait for all threads of the process (`setuid`: for seconds).
+const FIRST_AWAY_NS: u64 = 64_000_000;
+const LONGEST_AWAY_NS: u64 = 8_192_000_000;
 /// Its CPU time for wake-ups that found nothing: at most 1 in this many of the time that passes...
 const IDLE_SHARE: u64 = 100;
-/// ...on top of this much.
-const ALLOWANCE_NS: u64 = 200_000;
+/// ...on top of this much: a load that makes many threads at its start has some dozens.
+const ALLOWANCE_NS: u64 = 1_000_000;
 
 /// See the module text. Never given back: `rouse` may come at any time.
 pub(crate) struct Sentinel {
@@ -45,13 +51,19 @@ pub(crate) struct Sentinel {
     stop: AtomicBool,
     /// It sleeps off a pause: do not wake it.
     pausing: AtomicBool,
-    /// It was let run elsewhere: because nobody needs it now, or because it starved.
+    /// It was let run elsewhere because nobody needs it now.
     aside: AtomicBool,
-    starved: AtomicBool,
-    /// How often it came round; and what the service saw of that, and since how many ticks.
+    /// How often it came round; what the service saw of that at its last tick, and since when (ns; 0: it moves).
     beats: AtomicU32,
     seen_beats: AtomicU32,
-    still: AtomicU32,
+    still_since: AtomicU64,
+    /// Blocked workers of its CPU that the tick found, in a row.
+    misses: AtomicU32,
+    /// How long it stays away if it starves, ns, and until when it does.
+    away_ns: AtomicU64,
+    away_until: AtomicU64,
+    /// It is away on a suspicion only.
+    in_doubt: AtomicBool,
     pools: [AtomicPtr<RtPool>; POOLS],
     service: Arc<Bell>,
     pub(super) runs: AtomicU64,
@@ -88,6 +100,8 @@ pub(crate) struct Bell {
     pub(crate) parker: Parker,
     /// The service sleeps for longer than the shortest period.
     pub(super) dozing: AtomicBool,
+    /// The CPU of the sentinel that called the service last, plus 1.
+    asked: AtomicU32,
 }
 
 impl Bell {
@@ -95,7 +109,21 @@ impl Bell {
         Bell {
             parker: Parker::new(),
             dozing: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
         }
+    }
+
+    /// The sentinel of this CPU wants the service to look.
+    fn ask(&self, cpu: u32) {
+        // Ordering: Release, and the parker's own: who wakes sees the question.
+        self.asked.store(cpu.saturating_add(1), Ordering::Release);
+        self.parker.unpark();
+    }
+
+    /// Which sentinel's CPU is to be looked at.
+    pub(super) fn take_question(&self) -> Option<u32> {
+        // Ordering: Acquire pairs with the Release of `ask`.
+        self.asked.swap(0, Ordering::Acquire).checked_sub(1)
     }
 
     /// Wakes the service if it sleeps for long: at most once for each such sleep.
@@ -116,10 +144,13 @@ impl Sentinel {
             stop: AtomicBool::new(false),
             pausing: AtomicBool::new(false),
             aside: AtomicBool::new(false),
-            starved: AtomicBool::new(false),
             beats: AtomicU32::new(0),
             seen_beats: AtomicU32::new(0),
-            still: AtomicU32::new(0),
+            still_since: AtomicU64::new(0),
+            misses: AtomicU32::new(0),
+            away_ns: AtomicU64::new(FIRST_AWAY_NS),
+            away_until: AtomicU64::new(0),
+            in_doubt: AtomicBool::new(false),
             pools: [const { AtomicPtr::new(ptr::null_mut()) }; POOLS],
             service,
             runs: AtomicU64::new(0),
@@ -138,6 +169,7 @@ impl Sentinel {
     pub(super) fn claim_start(&self) -> bool {
         let from = self.state.load(Ordering::Relaxed);
         (from == NEW || from == OVER)
+            && monotonic_ns() >= self.away_until.load(Ordering::Relaxed)
             && !self.stop.load(Ordering::Relaxed)
             && self
                 .state
@@ -200,20 +232,54 @@ impl Sentinel {
         }
     }
 
-    /// The service looks whether it gets the CPU at all. If not, for some ticks, it is let run elsewhere and stays away for a
-    /// while: where others keep the CPU busy it is of no use.
+    /// The service looks, once a tick, whether it gets the CPU at all. If not, for long, it goes for a while.
     pub(super) fn look_after(&self) {
         let beats = self.beats.load(Ordering::Relaxed);
         let moves = self.seen_beats.swap(beats, Ordering::Relaxed) != beats;
         if moves || !self.is_in_force() || self.parker.is_parked() {
-            self.still.store(0, Ordering::Relaxed);
+            self.still_since.store(0, Ordering::Relaxed);
             return;
         }
-        if self.still.fetch_add(1, Ordering::Relaxed) + 1 >= STARVED_TICKS {
-            self.still.store(0, Ordering::Relaxed);
-            self.starved.store(true, Ordering::Relaxed);
-            self.step_aside();
+        let (now, since) = (monotonic_ns(), self.still_since.load(Ordering::Relaxed));
+        if since == 0 {
+            self.still_since.store(now.max(1), Ordering::Relaxed);
+        } else if now.saturating_sub(since) >= STARVED_NS {
+            self.starve(true);
         }
+    }
+
+    /// The tick found a blocked worker on its CPU, which was its business if it was runnable and has not run since the last tick.
+    pub(super) fn missed(&self) {
+        if !self.is_there() {
+            // It stays away for nothing: the CPU is not kept busy.
+            if self.in_doubt.swap(false, Ordering::Relaxed) {
+                self.away_until.store(0, Ordering::Relaxed);
+            }
+            return;
+        }
+        if !self.is_in_force() || self.pausing.load(Ordering::Relaxed) {
+            return;
+        }
+        let same = self.beats.load(Ordering::Relaxed) == self.seen_beats.load(Ordering::Relaxed);
+        if !same || self.parker.is_parked() {
+            return;
+        }
+        if self.misses.fetch_add(1, Ordering::Relaxed) + 1 >= STARVED_MISSES {
+            self.starve(false);
+        }
+    }
+
+    fn starve(&self, in_doubt: bool) {
+        self.still_since.store(0, Ordering::Relaxed);
+        self.misses.store(0, Ordering::Relaxed);
+        self.in_doubt.store(in_doubt, Ordering::Relaxed);
+        let away = self.away_ns.load(Ordering::Relaxed);
+        self.away_ns
+            .store((2 * away).min(LONGEST_AWAY_NS), Ordering::Relaxed);
+        self.away_until
+            .store(monotonic_ns() + away, Ordering::Relaxed);
+        self.pauses.fetch_add(1, Ordering::Relaxed);
+        self.end();
     }
 
     /// Lets the thread run on other CPUs; see [`let_go`](Self::let_go) for why which.
@@ -344,29 +410,40 @@ impl Sentinel {
                 continue;
             }
             self.runs.fetch_add(1, Ordering::Relaxed);
-            let found = self.call_somebody(pool);
-            if found {
-                self.found.fetch_add(1, Ordering::Relaxed);
+            let answer = self.call_somebody(pool);
+            if answer == Answer::Busy {
+                // An ordinary thread wants the CPU, and the system has given us a turn all the same, as it does a few times a
+                // second: back to waiting. (This puts our next turn beside ordinary threads off by a slice at our weight.)
+                sched::yield_now();
             }
-            if let Some(pause) = strikes.after(found) {
+            if answer == Answer::Found {
+                self.found.fetch_add(1, Ordering::Relaxed);
+                self.misses.store(0, Ordering::Relaxed);
+                self.away_ns.store(FIRST_AWAY_NS, Ordering::Relaxed);
+            }
+            if let Some(pause) = strikes.after(answer) {
                 self.pauses.fetch_add(1, Ordering::Relaxed);
-                self.pausing.store(true, Ordering::Relaxed);
-                self.parker.park_timeout(Duration::from_nanos(pause));
-                self.pausing.store(false, Ordering::Relaxed);
+                self.sleep_off(pause);
             }
         }
     }
 
-    /// It runs somewhere, not necessarily on its CPU: back there, after a while if it had starved.
-    fn come_back(&self) {
-        if self.starved.swap(false, Ordering::Relaxed) {
-            self.pauses.fetch_add(1, Ordering::Relaxed);
-            self.pausing.store(true, Ordering::Relaxed);
-            self.parker
-                .park_timeout(Duration::from_nanos(STARVED_PAUSE_NS));
-            self.pausing.store(false, Ordering::Relaxed);
-            return;
+    /// A pause. A call that came before is no reason to end it.
+    fn sleep_off(&self, ns: u64) {
+        self.pausing.store(true, Ordering::Relaxed);
+        let until = monotonic_ns() + ns;
+        loop {
+            let left = until.saturating_sub(monotonic_ns());
+            if left == 0 || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            self.parker.park_timeout(Duration::from_nanos(left));
         }
+        self.pausing.store(false, Ordering::Relaxed);
+    }
+
+    /// It runs somewhere, not necessarily on its CPU: back there.
+    fn come_back(&self) {
         self.aside.store(false, Ordering::Relaxed);
         if sched::pin(0, self.cpu).is_err() {
             // The CPU is gone, or out of the cpuset: the tick remains.
@@ -396,15 +473,12 @@ impl Sentinel {
         })
     }
 
-    /// Wakes the pool's standby worker, or else the service, and waits a little for what it finds. True if it found a worker
-    /// blocked.
-    fn call_somebody(&self, pool: &'static RtPool) -> bool {
+    /// Wakes the pool's standby worker, or else the service, and waits a little for what it finds.
+    fn call_somebody(&self, pool: &'static RtPool) -> Answer {
         let (answers, found) = pool.watch.answers();
         match pool.watch.standby() {
             Some(worker) => worker.poke(self.cpu),
-            None => {
-                self.service.parker.unpark();
-            }
+            None => self.service.ask(self.cpu),
         }
         // Usually it has preempted us within the call, and we are back because this CPU has nothing else to do.
         let until = monotonic_ns() + ANSWER_NS;
@@ -414,16 +488,34 @@ impl Sentinel {
                 break;
             }
         }
-        pool.watch.answers().1 != found
+        let (now, confirmed) = pool.watch.answers();
+        if confirmed != found {
+            Answer::Found
+        } else if now != answers && pool.watch.is_busy() {
+            Answer::Busy
+        } else {
+            Answer::Nothing
+        }
     }
 }
 
 /// Lets some time pass. Spinning: on a CPU where an idle-class thread runs nobody else wants to, and whoever does preempts it.
-/// (Each `sched_yield` would put its next turn beside ordinary threads off by a whole slice at its weight, about a second.)
+/// (Each `sched_yield` would put its next turn beside ordinary threads off by a whole slice at its weight.)
 fn pause() {
     for _ in 0..20 {
         std::hint::spin_loop();
     }
+}
+
+/// What a call came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// A worker was blocked, or one was moved here.
+    Found,
+    /// A worker of ours wants this CPU.
+    Busy,
+    /// Nobody is blocked, or nobody has answered.
+    Nothing,
 }
 
 /// When to pause.
@@ -450,10 +542,10 @@ impl Strikes {
     }
 
     /// One run is over: how long to pause, ns.
-    fn after(&mut self, found: bool) -> Option<u64> {
+    fn after(&mut self, answer: Answer) -> Option<u64> {
         let cpu = own_cpu();
         let used = cpu.saturating_sub(std::mem::replace(&mut self.cpu, cpu));
-        if found {
+        if answer == Answer::Found {
             self.row = 0;
             self.pause = FIRST_PAUSE_NS;
             return None;
@@ -464,11 +556,14 @@ impl Strikes {
             self.row = 0;
             self.pause = FIRST_PAUSE_NS;
         }
-        self.last = now;
-        self.row += 1;
+        if answer == Answer::Nothing {
+            self.last = now;
+            self.row += 1;
+        }
         let allowed = ALLOWANCE_NS + now.saturating_sub(self.began) / IDLE_SHARE;
         if self.wasted > allowed {
-            return Some((self.wasted - allowed).saturating_mul(IDLE_SHARE));
+            let pause = (self.wasted - allowed).saturating_mul(IDLE_SHARE);
+            return Some(pause.min(LONGEST_PAUSE_NS));
         }
         if self.row < STRIKES {
             return None;
@@ -570,7 +665,7 @@ mod tests {
         let mut s = Strikes::new();
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            pauses.extend(s.after(false));
+            pauses.extend(s.after(Answer::Nothing));
             s.wasted = 0;
         }
         assert_eq!(
@@ -582,16 +677,25 @@ mod tests {
                 8 * FIRST_PAUSE_NS
             ]
         );
-        assert_eq!(s.after(true), None);
-        assert_eq!((s.after(false), s.after(false)), (None, None));
-        assert_eq!(s.after(false), Some(FIRST_PAUSE_NS), "a find starts anew");
+        assert_eq!(s.after(Answer::Found), None);
+        assert_eq!(
+            (s.after(Answer::Nothing), s.after(Answer::Nothing)),
+            (None, None)
+        );
+        assert_eq!(
+            s.after(Answer::Nothing),
+            Some(FIRST_PAUSE_NS),
+            "a find starts anew"
+        );
     }
 
     #[test]
     fn time_spent_for_nothing_is_paid_for_a_hundredfold() {
         let mut s = Strikes::new();
-        s.wasted = ALLOWANCE_NS + 1_000_000;
-        let pause = s.after(false).unwrap();
-        assert!((80_000_000..=120_000_000).contains(&pause), "{pause}");
+        s.wasted = ALLOWANCE_NS + s.began.abs_diff(monotonic_ns()) / IDLE_SHARE + 200_000;
+        let pause = s.after(Answer::Nothing).unwrap();
+        assert!((15_000_000..=LONGEST_PAUSE_NS).contains(&pause), "{pause}");
+        s.wasted += 10_000_000;
+        assert_eq!(s.after(Answer::Nothing), Some(LONGEST_PAUSE_NS));
     }
 }

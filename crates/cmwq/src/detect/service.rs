@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// After this many ticks that found nothing the period grows fourfold.
 const FRUITLESS: u32 = 8;
+/// Ticks after a call that come sooner.
+const HURRIED: u32 = 3;
 /// A pool without waiting items leaves the list after this many ticks: a load with short pauses does not wake the service
 /// each time.
 const QUIET: u32 = 25;
@@ -41,6 +43,8 @@ pub(crate) struct State {
     retire_at: Option<Time>,
     fruitless: u32,
     last_tick: Time,
+    /// When it looked at everything last, not at one CPU only.
+    last_full: Time,
     ticking: bool,
 }
 
@@ -49,6 +53,17 @@ struct Armed {
     quiet: u32,
     new: bool,
     stall: watchdog::Stall,
+}
+
+/// What a tick looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// The CPU of the sentinel that called: everything was looked at a moment ago.
+    Asked,
+    /// Workers that run: a tick soon after a call is there to find new blocked ones.
+    Running,
+    /// Those that were found blocked, too: each costs about 3 us.
+    All,
 }
 
 /// Buffers of a tick, kept between ticks.
@@ -132,7 +147,8 @@ impl Detect {
     fn tick(&self, rt: &Arc<RtInner>, buffers: &mut Buffers) -> Option<Duration> {
         let again = self.tick_once(rt, buffers)?;
         // Called just now: what blocks then does so soon, before sentinels are there or in place of those that starve.
-        let hurry = [4, 4, 2].get(buffers.since_called as usize).copied();
+        let hurry: [u32; HURRIED as usize] = [4, 4, 2];
+        let hurry = hurry.get(buffers.since_called as usize).copied();
         buffers.since_called = buffers.since_called.saturating_add(1);
         match hurry {
             Some(part) if again <= 4 * self.switches.period => {
@@ -152,14 +168,29 @@ impl Detect {
             std::mem::take(&mut state.armed)
         };
         let now = rt.time.now();
+        let asked = self.bell.take_question();
         let busy = !armed.is_empty();
+        let scope = {
+            let mut state = self.lock();
+            let soon = self.switches.period.as_nanos() as u64 / 8;
+            if asked.is_some() && now.saturating_sub(state.last_full) < soon {
+                Scope::Asked
+            } else {
+                state.last_full = now;
+                if buffers.since_called < HURRIED {
+                    Scope::Running
+                } else {
+                    Scope::All
+                }
+            }
+        };
         let mut fruitful = false;
         let asleep_too_long = self.was_paused(now);
         armed.retain_mut(|a| {
             if asleep_too_long {
                 a.stall.touch(now);
             }
-            match self.tick_pool(rt, a, buffers) {
+            match self.tick_pool(rt, a, asked, scope, buffers) {
                 Some(found) => {
                     fruitful |= found;
                     a.quiet < QUIET || !self.disarm(a.pool)
@@ -206,13 +237,33 @@ impl Detect {
     }
 
     /// None if the pool is not this runtime's any more; else whether something was found.
-    fn tick_pool(&self, rt: &Arc<RtInner>, a: &mut Armed, buffers: &mut Buffers) -> Option<bool> {
+    /// `asked`: the CPU of a sentinel that found no idle worker to wake.
+    fn tick_pool(
+        &self,
+        rt: &Arc<RtInner>,
+        a: &mut Armed,
+        asked: Option<u32>,
+        scope: Scope,
+        buffers: &mut Buffers,
+    ) -> Option<bool> {
         let pool = a.pool;
-        if !confirm::note(rt, pool, &mut buffers.noted) {
+        let all = scope == Scope::All;
+        if !confirm::note(rt, pool, all, &mut buffers.noted) {
             return None;
         }
         let noted = &mut buffers.noted;
         let mut found = false;
+        if asked.is_some() && pool.watch.is_wanted() {
+            let f = confirm::look(rt, pool, noted, asked, 0);
+            found |= f.blocked > 0 || f.moved;
+            if scope == Scope::Asked {
+                noted.clear();
+                return Some(found);
+            }
+            if !confirm::note(rt, pool, all, noted) {
+                return None;
+            }
+        }
         if self.switches.tick {
             let f = confirm::look(rt, pool, noted, None, YOUNG_NS);
             self.counts
@@ -275,13 +326,15 @@ impl Detect {
         let running = cpus.len();
         cpus.sort_unstable();
         cpus.dedup();
-        if cpus.len() < running {
+        // One more worker may be about to run.
+        let soon = usize::from(pool.inspect(|inner| running < inner.policy.target() as usize));
+        if cpus.len() < running + soon {
             // Some share a CPU, so another one of the pod may be idle.
             let pod = pool.key_hint().map(|k| k.pod()).unwrap_or_default();
             let others = pod.intersection(&rt.machine.load().usable);
             for cpu in &others {
                 let cpu = cpu as u32;
-                if cpus.len() < running && !cpus.contains(&cpu) {
+                if cpus.len() < running + soon && !cpus.contains(&cpu) {
                     cpus.push(cpu);
                 }
             }
@@ -423,6 +476,7 @@ pub(crate) fn service_main(weak: &Weak<RtInner>, bell: &Bell) {
         let Some(rt) = weak.upgrade() else { return };
         let detect = &rt.detect;
         if std::mem::take(&mut first) {
+            rt.roam();
             detect.service_tid.store(cpu::gettid(), Ordering::Relaxed);
         }
         if detect.stop.load(Ordering::Relaxed) {

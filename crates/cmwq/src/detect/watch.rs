@@ -10,7 +10,7 @@ use crate::runtime::RtInner;
 use cmwq_policy::pool::{Backlog, WorkerId};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 const COMING: u8 = 1;
 const BEHIND: u8 = 2;
@@ -24,6 +24,8 @@ pub(crate) struct PoolWatch {
     /// Looks that were asked for and have been made, and how many of them found a blocked worker.
     answered: AtomicU32,
     confirmed: AtomicU32,
+    /// The last one found that the CPU which was asked about has a worker to run.
+    busy: AtomicBool,
 }
 
 /// What the pool's lock guards of it.
@@ -54,6 +56,7 @@ impl PoolWatch {
             standby: AtomicPtr::new(ptr::null_mut()),
             answered: AtomicU32::new(0),
             confirmed: AtomicU32::new(0),
+            busy: AtomicBool::new(false),
         }
     }
 
@@ -82,8 +85,14 @@ impl PoolWatch {
         (n, self.confirmed.load(Ordering::Relaxed))
     }
 
+    /// Whether the last look found that the CPU has a worker to run.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
     /// A look was made.
-    pub(super) fn answer(&self, found: bool) {
+    pub(super) fn answer(&self, found: bool, busy: bool) {
+        self.busy.store(busy, Ordering::Relaxed);
         if found {
             self.confirmed.fetch_add(1, Ordering::Relaxed);
         }

@@ -64,6 +64,8 @@ pub(crate) struct Effects {
     way: Option<(Way, Time)>,
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
+    /// Where the new worker is to begin.
+    born_on: Option<u32>,
     barriers: Vec<Arc<Completion>>,
     /// Workers that sleep outside their pod, to be moved before they are woken.
     homing: Vec<Arc<WorkerShared>>,
@@ -104,6 +106,11 @@ impl<'a> Driver<'a> {
         if way == Way::Beside {
             self.effects.wanted_on = Some(issuer_cpu);
         }
+    }
+
+    /// This CPU has nothing to run: a worker that is made in this step is to begin here.
+    pub(crate) fn born_on(&mut self, cpu: Option<u32>) {
+        self.effects.born_on = cpu;
     }
 
     /// The time on the runtime's clock.
@@ -272,7 +279,7 @@ impl Effects {
             token.wake();
         }
         if let (Some(reason), Some(rt)) = (self.create, rt) {
-            rt.request_worker(pool, reason);
+            rt.request_worker(pool, reason, self.born_on);
         }
         for waiter in self.barriers {
             waiter.complete();

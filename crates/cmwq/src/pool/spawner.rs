@@ -10,6 +10,7 @@ use crate::detect::{SERVICE_STACK, service_main};
 use crate::runtime::RtInner;
 use crate::shim::sync::{Mutex, PoisonError};
 use crate::sys::clock::monotonic;
+use crate::sys::cpu;
 use crate::sys::parker::Parker;
 use crate::sys::thread::{SpawnError, ThreadSpec};
 use cmwq_policy::pool::{BirthReason, CREATE_COOLDOWN_NS};
@@ -41,7 +42,8 @@ pub(crate) struct Spawner {
 
 #[derive(Default)]
 struct State {
-    wanted: VecDeque<(&'static RtPool, BirthReason)>,
+    /// With the CPU where the worker is to begin, if one has nothing to run.
+    wanted: VecDeque<(&'static RtPool, BirthReason, Option<u32>)>,
     /// Pools whose creation failed and when to ask again.
     retry: Vec<(&'static RtPool, Duration)>,
     /// The runtime's service thread is wanted, not before then.
@@ -72,9 +74,15 @@ impl Spawner {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A worker is wanted in `pool`.
-    pub(crate) fn request(&self, rt: &Arc<RtInner>, pool: &'static RtPool, reason: BirthReason) {
-        self.lock().wanted.push_back((pool, reason));
+    /// A worker is wanted in `pool`; it is to begin on the CPU `on`.
+    pub(crate) fn request(
+        &self,
+        rt: &Arc<RtInner>,
+        pool: &'static RtPool,
+        reason: BirthReason,
+        on: Option<u32>,
+    ) {
+        self.lock().wanted.push_back((pool, reason, on));
         self.nudge(rt);
     }
 
@@ -118,7 +126,7 @@ impl Spawner {
             Ok(()) => self.alive.store(true, Ordering::Release),
             Err(e) => {
                 self.note_failure();
-                let pools: Vec<_> = state.wanted.drain(..).map(|(p, _)| p).collect();
+                let pools: Vec<_> = state.wanted.drain(..).map(|(p, _, _)| p).collect();
                 let due = monotonic() + Duration::from_nanos(CREATE_COOLDOWN_NS);
                 state.retry.extend(pools.iter().map(|&p| (p, due)));
                 let service = state.service.take().is_some();
@@ -213,6 +221,9 @@ fn make_service(rt: &Arc<RtInner>) {
 }
 
 fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
+    if let Some(rt) = weak.upgrade() {
+        rt.roam();
+    }
     loop {
         let Some(rt) = weak.upgrade() else { return };
         let spawner = &rt.spawner;
@@ -247,7 +258,16 @@ fn spawner_main(weak: &Weak<RtInner>, parker: &Parker) {
             });
         }
         match job {
-            Some((pool, reason)) => make_worker(&rt, pool, reason),
+            Some((pool, reason, on)) => {
+                // The thread begins where its maker may run, and widens its mask itself. Otherwise the system, which sees this
+                // thread and a sentinel on the idle CPU, begins it behind what runs on another one, and it waits there.
+                let there = on.and_then(cpu::single);
+                let narrowed = there.is_some_and(|m| cpu::set_affinity(0, &m).is_ok());
+                make_worker(&rt, pool, reason);
+                if narrowed {
+                    rt.roam();
+                }
+            }
             None if stop => {
                 // Ordering: Release: see `nudge`.
                 spawner.alive.store(false, Ordering::Release);

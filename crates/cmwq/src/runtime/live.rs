@@ -29,6 +29,8 @@ use std::time::Duration;
 
 /// How often it looks while items run.
 const LOOK: Duration = Duration::from_secs(1);
+/// When it looks first. A look takes a millisecond of CPU time, and a runtime's first worker usually has better use for it.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// It needs little stack, but reading files takes some.
 const STACK: usize = 256 << 10;
 
@@ -135,6 +137,9 @@ fn main(weak: &Weak<RtInner>, live: &Arc<Live>) {
     let mut last_look = Duration::ZERO;
     let mut watch_failed = false;
     let mut must_look = true;
+    if sleeper.sleep(None, Some(FIRST_LOOK)).is_err() {
+        return;
+    }
     loop {
         let timeout = {
             let Some(rt) = weak.upgrade() else { return };

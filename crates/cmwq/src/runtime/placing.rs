@@ -41,6 +41,18 @@ fn cut(cpus: CpuSet, machine: &Machine) -> CpuSet {
 }
 
 impl RtInner {
+    /// Lets the calling thread, one of the runtime's own that are no workers, run wherever the process may, whoever made it.
+    pub(crate) fn roam(&self) {
+        let machine = self.machine.load();
+        let done = match &machine.affinity {
+            Some(a) => cpu::set_affinity(0, &mask_words(a)),
+            None => crate::sys::sched::unpin(0),
+        };
+        if done.is_err() {
+            self.misplaced.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Gives a thread the CPU mask and nice of the pool's workers, for the machine as it is now, which is returned. What is not
     /// permitted is counted and left as it is.
     pub(crate) fn place_worker(&self, pool: &RtPool, tid: i32) -> Arc<Machine> {

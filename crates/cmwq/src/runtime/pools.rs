@@ -173,11 +173,16 @@ impl RtInner {
     }
 
     /// A worker is wanted.
-    pub(crate) fn request_worker(self: &Arc<Self>, pool: &'static RtPool, reason: BirthReason) {
+    pub(crate) fn request_worker(
+        self: &Arc<Self>,
+        pool: &'static RtPool,
+        reason: BirthReason,
+        on: Option<u32>,
+    ) {
         match &self.manual {
             Some(_) => self.births[reason as usize].fetch_add(1, Ordering::Relaxed),
             None => {
-                self.spawner.request(self, pool, reason);
+                self.spawner.request(self, pool, reason, on);
                 0
             }
         };

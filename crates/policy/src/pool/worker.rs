@@ -411,20 +411,30 @@ impl<T: Token, W> Pool<T, W> {
         now: Time,
         drv: &mut D,
     ) -> bool {
-        if self.counts.creating > 0
+        let at_once = 1 + u32::from(reason == BirthReason::Blocked && self.lacks_two());
+        if self.counts.creating >= at_once
             || now < self.no_create_before
             || self.counts.own() >= self.config.max_workers
         {
             return false;
         }
-        self.counts.creating = 1;
+        self.counts.creating += 1;
         drv.create(reason);
         true
     }
 
+    /// A worker has blocked while another one is being made: both may be needed, one to run and one in reserve, where items that
+    /// block follow one another. With the one that is asked for now there are still no more than the limit and one.
+    fn lacks_two(&self) -> bool {
+        let c = &self.counts;
+        self.config.reserve && c.running + c.waking + c.idle + c.creating <= self.limit_now()
+    }
+
     /// Keeps one idle worker in reserve while the pool works, so that a blocked one is replaced by a wake-up.
     pub(super) fn keep_reserve<D: Driver<W>>(&mut self, now: Time, drv: &mut D) {
-        if self.config.reserve && self.counts.idle == 0 && self.counts.waking == 0 {
+        // A surplus worker, if one runs, is reserve enough.
+        let surplus = self.counts.running > self.limit_now();
+        if self.config.reserve && self.counts.idle == 0 && self.counts.waking == 0 && !surplus {
             self.create(BirthReason::Reserve, now, drv);
         }
     }

@@ -1,10 +1,11 @@
 //! A foreign process that keeps a CPU busy, and how long a woken thread waits beside it.
 
+use super::groups;
 use anyhow::{Context, bail};
 use cmwq_measure::Latency;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +30,7 @@ impl Hog {
     pub(super) fn start(cpu: u32, group: Group) -> anyhow::Result<Hog> {
         let dir = match group {
             Group::Same => None,
-            Group::Other => Some(make_group()?),
+            Group::Other => Some(groups::make("hog", &[])?),
         };
         let child = Command::new(std::env::current_exe()?)
             .args(["bench", "blocking", "--hog", &cpu.to_string()])
@@ -39,7 +40,7 @@ impl Hog {
         let child = match child {
             Ok(c) => c,
             Err(e) => {
-                remove_group(dir.as_deref());
+                groups::remove(dir.as_deref());
                 return Err(e);
             }
         };
@@ -55,63 +56,23 @@ impl Hog {
     }
 }
 
+impl Hog {
+    /// CPU time of the thread that is busy.
+    pub(super) fn cpu_time(&self) -> anyhow::Result<Duration> {
+        let file = format!("/proc/{}/schedstat", self.child.id());
+        let text = std::fs::read_to_string(&file).context(file)?;
+        let ns = text.split_whitespace().next().context("no time")?;
+        Ok(Duration::from_nanos(ns.parse()?))
+    }
+}
+
 impl Drop for Hog {
     fn drop(&mut self) {
         if self.child.kill().is_ok() {
             let _ = self.child.wait();
         }
-        remove_group(self.group.as_deref());
+        groups::remove(self.group.as_deref());
     }
-}
-
-fn remove_group(dir: Option<&Path>) {
-    let Some(dir) = dir else { return };
-    // The kernel lets go of a dead process a moment after it was waited for.
-    for _ in 0..50 {
-        if std::fs::remove_dir(dir).is_ok() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    eprintln!("cmwq: {} could not be removed", dir.display());
-}
-
-/// A cgroup beside this process's own, with a scheduling group of its own.
-fn make_group() -> anyhow::Result<PathBuf> {
-    let own = std::fs::read_to_string("/proc/self/cgroup").context("/proc/self/cgroup")?;
-    let mounts = std::fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
-    for line in own.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
-        else {
-            continue;
-        };
-        let unified = controllers.is_empty();
-        if !unified && !controllers.split(',').any(|c| c == "cpu") {
-            continue;
-        }
-        let mount = mounts.lines().find_map(|m| {
-            let f: Vec<&str> = m.split(' ').collect();
-            let fits = match f.get(2) {
-                Some(&"cgroup2") => unified,
-                Some(&"cgroup") => !unified && f.get(3)?.split(',').any(|o| o == "cpu"),
-                _ => false,
-            };
-            fits.then(|| PathBuf::from(f[1]))
-        });
-        let Some(mount) = mount else { continue };
-        let parent = mount.join(path.trim_start_matches('/'));
-        if unified {
-            let on = std::fs::read_to_string(parent.join("cgroup.subtree_control"));
-            if !on.is_ok_and(|c| c.split_whitespace().any(|c| c == "cpu")) {
-                continue;
-            }
-        }
-        let dir = parent.join(format!("cmwq-bench-{}", std::process::id()));
-        std::fs::create_dir(&dir).with_context(|| format!("making {}", dir.display()))?;
-        return Ok(dir);
-    }
-    bail!("no cgroup hierarchy here gives a new group CPU time of its own")
 }
 
 /// The hog's own main function.

@@ -24,6 +24,7 @@ pub(super) struct Mixes {
     warm_workers: Vec<f64>,
     cold_workers: Vec<f64>,
     warm_all: Vec<Duration>,
+    alone: Vec<Duration>,
     ideal: Duration,
 }
 
@@ -40,15 +41,18 @@ impl Mixes {
         let wq = rt.workqueue("mix").build()?;
         self.ideal = COMPUTE * COMPUTING as u32;
         let steps = overhead::steps_for(COMPUTE);
-        let cold = pass(&rt, &wq, cpus, steps)?;
+        let cold = pass(&rt, &wq, cpus, SLEEPING * cpus, steps)?;
         self.cold.push(cold.computed);
         self.cold_workers.push(cold.workers as f64);
         for _ in 0..PASSES {
             std::thread::sleep(Duration::from_millis(10));
-            let warm = pass(&rt, &wq, cpus, steps)?;
+            let warm = pass(&rt, &wq, cpus, SLEEPING * cpus, steps)?;
             self.warm.push(warm.computed);
             self.warm_workers.push(warm.workers as f64);
             self.warm_all.push(warm.all);
+            std::thread::sleep(Duration::from_millis(10));
+            let alone = pass(&rt, &wq, cpus, 0, steps)?;
+            self.alone.push(alone.computed);
         }
         wq.destroy()?;
         Ok(())
@@ -65,17 +69,25 @@ impl Mixes {
         };
         let mut warm = one(&self.warm, &self.warm_workers);
         warm["all_ms"] = json!(median_ms(&self.warm_all));
+        // The same computing items without any that sleep: what this machine and its other load allow.
+        warm["alone_ms"] = json!(median_ms(&self.alone));
         json!({ "warm": warm, "cold": one(&self.cold, &self.cold_workers) })
     }
 }
 
-fn pass(rt: &cmwq::Runtime, wq: &cmwq::Workqueue, cpus: usize, steps: u64) -> anyhow::Result<Pass> {
+fn pass(
+    rt: &cmwq::Runtime,
+    wq: &cmwq::Workqueue,
+    cpus: usize,
+    sleeping: usize,
+    steps: u64,
+) -> anyhow::Result<Pass> {
     let computing = COMPUTING * cpus;
     let left = Arc::new(AtomicU64::new(computing as u64));
     let main = std::thread::current();
     let began = Instant::now();
-    let mut handles = Vec::with_capacity(SLEEPING * cpus + computing);
-    for _ in 0..SLEEPING * cpus {
+    let mut handles = Vec::with_capacity(sleeping + computing);
+    for _ in 0..sleeping {
         handles.push(wq.spawn(|| std::thread::sleep(SLEEP)));
     }
     for _ in 0..computing {

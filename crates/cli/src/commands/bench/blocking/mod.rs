@@ -5,15 +5,20 @@
 //! | `handover.rs` | from an item blocking to the next item running on its CPU |
 //! | `hog.rs` | a foreign process that keeps the CPU busy, in this or another cgroup; the delay of a thread woken beside it |
 //! | `mix.rs` | computing items queued behind sleeping ones |
-//! | `overhead.rs` | what detection costs workers that compute, and workers that switch all the time |
+//! | `overhead.rs` | what detection costs workers that compute, and workers that switch all the time, and a foreign process |
+//! | `groups.rs` | cgroups made for the purpose |
+//! | `leaving.rs` | ends of processes and runtimes, and `setuid`, beside busy processes |
 
+mod groups;
 mod handover;
 mod hog;
+mod leaving;
 mod mix;
 mod overhead;
 
 use cmwq_measure::rows::{Row, Spread};
 use cmwq_measure::{Document, LatencySummary, Machine, Table, stats};
+use groups::{Confined, Rule};
 use hog::{Group, Hog};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -23,9 +28,11 @@ use std::time::Duration;
 ///
 /// Rows: from an item blocking (on a futex) to the next item running on its CPU, in microseconds, for each means of noticing:
 /// said (cmwq::blocking), sentinel, tick and records each alone, and auto (the default); alone on the CPU, beside a process
-/// that keeps it busy, and beside one in another cgroup where one can be made. mix: 16 items that sleep 4 ms and 64 that compute
+/// that keeps it busy, beside one in another cgroup, in a cgroup with cpu.idle and under a quota, where such can be made.
+/// thread_wake_us: the delay of an ordinary thread woken there. mix: 16 items that sleep 4 ms and 64 that compute
 /// 50 us queued behind (on two CPUs; more on more), until the computing ones are done, with the workers already made (warm) and
-/// on a new runtime (cold). Medians over rounds that run everything in turn.
+/// on a new runtime (cold). cost: time with detection to time without. leaving: how long an exit, a runtime's shutdown and
+/// a setuid take beside three busy processes. Medians over rounds that run everything in turn.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print JSON for programs (the form of cmwq bench)
@@ -40,9 +47,94 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
 
+    /// Only these parts
+    #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+
     /// Keep this CPU busy until standard input ends (used by the bench itself)
     #[arg(long, value_name = "CPU", hide = true)]
     hog: Option<u32>,
+
+    /// Leave in this way (used by the bench itself)
+    #[arg(long, value_name = "WAY", hide = true)]
+    leave: Option<String>,
+}
+
+/// A part of the bench.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Handover,
+    Mix,
+    Cost,
+    Leaving,
+}
+
+/// Where hand-overs are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Scene {
+    Alone,
+    Hog,
+    HogElsewhere,
+    IdleGroup,
+    Quota,
+}
+
+const SCENES: [Scene; 5] = [
+    Scene::Alone,
+    Scene::Hog,
+    Scene::HogElsewhere,
+    Scene::IdleGroup,
+    Scene::Quota,
+];
+
+/// What a scene needs, until it is dropped.
+struct Setting {
+    _hog: Option<Hog>,
+    _confined: Option<Confined>,
+}
+
+impl Scene {
+    fn name(self) -> &'static str {
+        match self {
+            Scene::Alone => "handover",
+            Scene::Hog => "handover beside a hog",
+            Scene::HogElsewhere => "handover beside a hog in another cgroup",
+            Scene::IdleGroup => "handover in a cgroup with cpu.idle",
+            Scene::Quota => "handover under a quota",
+        }
+    }
+
+    fn has_hog(self) -> bool {
+        matches!(self, Scene::Hog | Scene::HogElsewhere)
+    }
+
+    fn set(self, cpu: u32) -> anyhow::Result<Setting> {
+        let hog = match self {
+            Scene::Hog => Some(Hog::start(cpu, Group::Same)?),
+            Scene::HogElsewhere => Some(Hog::start(cpu, Group::Other)?),
+            _ => None,
+        };
+        let confined = match self {
+            Scene::IdleGroup => Some(Confined::by(Rule::Idle)?),
+            Scene::Quota => Some(Confined::by(Rule::Quota)?),
+            _ => None,
+        };
+        Ok(Setting {
+            _hog: hog,
+            _confined: confined,
+        })
+    }
+
+    /// How many hand-overs a round measures. What takes a tick or a scheduler's slice each time is sampled less often.
+    fn samples(self, m: Mechanism, scale: usize) -> usize {
+        let n = match (self.has_hog(), m) {
+            (true, Mechanism::Sentinel) => 5,
+            (true, _) => 40,
+            (false, Mechanism::Tick | Mechanism::Records) => 10,
+            (false, _) => 60,
+        };
+        n * scale
+    }
 }
 
 /// How a worker that blocks is noticed.
@@ -122,44 +214,59 @@ impl Args {
         if let Some(cpu) = self.hog {
             return hog::be_one(cpu);
         }
+        if let Some(way) = &self.leave {
+            return leaving::leave(way);
+        }
         let cpus = hog::usable_cpus()?;
         let (main_cpu, cpu) = (cpus[0], cpus[cpus.len() - 1]);
         let scale = if self.quick { 1 } else { 5 };
-        let groups = [None, Some(Group::Same), Some(Group::Other)];
-        let mut series: BTreeMap<(usize, Mechanism), Series> = BTreeMap::new();
-        let mut floor: BTreeMap<usize, Series> = BTreeMap::new();
+        let wants = |part: Part| self.only.is_empty() || self.only.contains(&part);
+        let mut series: BTreeMap<(Scene, Mechanism), Series> = BTreeMap::new();
+        let mut floor: BTreeMap<Scene, Series> = BTreeMap::new();
         let mut mixes = mix::Mixes::default();
         let mut costs = overhead::Costs::default();
+        let mut leaves = leaving::Leaves::default();
         for round in 0..self.rounds {
-            for (g, group) in groups.iter().enumerate() {
-                let hog = match group.map(|group| Hog::start(cpu, group)).transpose() {
-                    Ok(hog) => hog,
+            for scene in SCENES {
+                if !wants(Part::Handover) {
+                    break;
+                }
+                let setting = match scene.set(cpu) {
+                    Ok(setting) => setting,
                     Err(e) => {
                         if round == 0 {
-                            eprintln!("skipped: {}: {e:#}", scenario(g));
+                            eprintln!("skipped: {}: {e:#}", scene.name());
                         }
                         for m in MECHANISMS {
-                            series.entry((g, m)).or_default().error = Some(format!("{e:#}"));
+                            series.entry((scene, m)).or_default().error = Some(format!("{e:#}"));
                         }
                         continue;
                     }
                 };
-                // What takes a tick or a scheduler's slice each time is sampled less often.
                 for m in MECHANISMS {
-                    let slow = hog.is_some() || matches!(m, Mechanism::Tick | Mechanism::Records);
-                    let n = if slow { 10 } else { 60 } * scale;
+                    let n = scene.samples(m, scale);
                     let lat = handover::round(m, cpu, n, || hog::pin_self(main_cpu));
                     hog::pin_self_to(&cpus)?;
-                    series.entry((g, m)).or_default().add(lat);
+                    series.entry((scene, m)).or_default().add(lat);
                 }
-                let n = if hog.is_some() { 10 } else { 60 } * scale;
-                floor.entry(g).or_default().add(hog::wake_delay(cpu, n));
-                drop(hog);
+                let n = scene.samples(Mechanism::Auto, scale);
+                floor.entry(scene).or_default().add(hog::wake_delay(cpu, n));
+                drop(setting);
             }
-            mixes.round(cpus.len())?;
-            costs.round(cpu)?;
+            if wants(Part::Mix) {
+                mixes.round(cpus.len())?;
+            }
+            if wants(Part::Cost) {
+                costs.round(cpu, round == 0)?;
+            }
+            if wants(Part::Leaving) {
+                leaves.round(&cpus)?;
+            }
         }
-        let document = self.document(&series, &floor, &mixes, &costs, cpu);
+        let mut document = self.document(&series, &floor, cpu);
+        document.extras.insert("mix".to_owned(), mixes.json());
+        document.extras.insert("cost".to_owned(), costs.json());
+        document.extras.insert("leaving".to_owned(), leaves.json());
         if self.json {
             println!("{}", document.to_json()?);
         } else {
@@ -170,10 +277,8 @@ impl Args {
 
     fn document(
         &self,
-        series: &BTreeMap<(usize, Mechanism), Series>,
-        floor: &BTreeMap<usize, Series>,
-        mixes: &mix::Mixes,
-        costs: &overhead::Costs,
+        series: &BTreeMap<(Scene, Mechanism), Series>,
+        floor: &BTreeMap<Scene, Series>,
         cpu: u32,
     ) -> Document {
         let mut document = Document::new("cmwq bench blocking", Machine::detect())
@@ -181,40 +286,30 @@ impl Args {
             .setting("quick", self.quick)
             .setting("cpu", cpu)
             .versioned("cmwq", env!("CARGO_PKG_VERSION"));
-        for ((g, m), s) in series {
+        for ((scene, m), s) in series {
             document.rows.push(Row {
                 mechanism: Some(m.name().to_owned()),
-                hog: Some(*g > 0),
+                hog: Some(scene.has_hog()),
                 handover_us: s.summary(),
                 error: s.error.clone(),
-                ..Row::new(scenario(*g), m.name())
+                ..Row::new(scene.name(), m.name())
             });
         }
         let delays: serde_json::Map<String, serde_json::Value> = floor
             .iter()
-            .filter_map(|(g, s)| {
+            .filter_map(|(scene, s)| {
                 let l = s.summary()?;
                 Some((
-                    scenario(*g).to_owned(),
+                    scene.name().to_owned(),
                     json!({ "p50": l.p50, "p99": l.p99 }),
                 ))
             })
             .collect();
-        document.extras.insert("mix".to_owned(), mixes.json());
         document
             .extras
             .insert("thread_wake_us".to_owned(), delays.into());
-        document.extras.insert("cost".to_owned(), costs.json());
         document
     }
-}
-
-fn scenario(group: usize) -> &'static str {
-    [
-        "handover",
-        "handover beside a hog",
-        "handover beside a hog in another cgroup",
-    ][group]
 }
 
 fn print(document: &Document) {
@@ -234,7 +329,7 @@ fn print(document: &Document) {
         ]);
     }
     println!("{}", table.render());
-    for name in ["thread_wake_us", "mix", "cost"] {
+    for name in ["thread_wake_us", "mix", "cost", "leaving"] {
         if let Some(v) = document.extras.get(name) {
             println!("{name}: {v}");
         }

@@ -1,5 +1,6 @@
 //! What detection costs: a worker that computes, one that switches all the time, computing items beside sleeping ones.
 
+use super::hog::{Group, Hog};
 use super::spread_json;
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ const COMPUTE: Duration = Duration::from_millis(20);
 const SWITCHES: u32 = 2000;
 /// Sleeping items beside computing ones.
 const SLEEPERS: usize = 64;
+/// How long a foreign process in another cgroup is watched.
+const WATCHED: Duration = Duration::from_millis(400);
 
 /// Ratios of each round, detection on to detection off.
 #[derive(Default)]
@@ -23,10 +26,13 @@ pub(super) struct Costs {
     switching_records: Vec<f64>,
     switch_ns: Vec<f64>,
     beside_sleepers: Vec<f64>,
+    hog: Vec<f64>,
+    hog_why: Option<String>,
+    sentinel_share: Vec<f64>,
 }
 
 impl Costs {
-    pub(super) fn round(&mut self, cpu: u32) -> anyhow::Result<()> {
+    pub(super) fn round(&mut self, cpu: u32, tell: bool) -> anyhow::Result<()> {
         let steps = steps_for(COMPUTE);
         let run = |d: &cmwq::Detectors, item: fn(u64)| timed(d.clone(), cpu, item, steps, 0);
         let (off, on) = (cmwq::Detectors::none(), cmwq::Detectors::new());
@@ -48,6 +54,20 @@ impl Costs {
         let alone = timed(on.clone(), cpu, compute, steps, 0)?;
         let beside = timed(on, cpu, compute, steps, SLEEPERS)?;
         self.beside_sleepers.push(beside / alone);
+        match Hog::start(cpu, Group::Other) {
+            Ok(hog) => {
+                let (off, _) = loss(&hog, cpu, cmwq::Detectors::none())?;
+                let (on, sentinel) = loss(&hog, cpu, cmwq::Detectors::new())?;
+                self.hog.push(on / off);
+                self.sentinel_share.push(sentinel);
+            }
+            Err(e) => {
+                if tell {
+                    eprintln!("skipped: what a process in another cgroup loses: {e:#}");
+                }
+                self.hog_why = Some(format!("{e:#}"));
+            }
+        }
         Ok(())
     }
 
@@ -59,6 +79,10 @@ impl Costs {
             "switching_with_records_x": spread_json(&self.switching_records),
             "switch_ns": spread_json(&self.switch_ns),
             "beside_sleepers_x": spread_json(&self.beside_sleepers),
+            // CPU time that a process in another cgroup gets, with detection to without; the sentinels' share of a CPU meanwhile.
+            "foreign_cpu_x": spread_json(&self.hog),
+            "foreign_skipped": self.hog_why,
+            "sentinel_share": spread_json(&self.sentinel_share),
         })
     }
 }
@@ -104,6 +128,42 @@ fn timed(
     }
     wq.destroy()?;
     Ok(seconds)
+}
+
+/// What share of the CPU the process gets beside an item that computes with another one behind it, and the sentinels' share.
+fn loss(hog: &Hog, cpu: u32, detectors: cmwq::Detectors) -> anyhow::Result<(f64, f64)> {
+    let rt = cmwq::Runtime::builder().detectors(detectors).build()?;
+    let wq = rt.workqueue("cost").per_cpu().build()?;
+    let spin = |time: Duration| {
+        move || {
+            let began = Instant::now();
+            while began.elapsed() < time {
+                std::hint::spin_loop();
+            }
+        }
+    };
+    let first = wq
+        .try_spawn_on(cpu as usize, spin(WATCHED + Duration::from_millis(100)))
+        .map_err(|e| e.error)?;
+    let second = wq
+        .try_spawn_on(cpu as usize, spin(Duration::ZERO))
+        .map_err(|e| e.error)?;
+    // Detection is at work by then.
+    std::thread::sleep(Duration::from_millis(30));
+    let (began, before) = (Instant::now(), hog.cpu_time()?);
+    std::thread::sleep(WATCHED);
+    let (used, wall) = (hog.cpu_time()?.saturating_sub(before), began.elapsed());
+    let sentinels: Duration = rt
+        .detection()
+        .iter()
+        .filter(|d| d.name == "sentinel")
+        .map(|d| d.cpu)
+        .sum();
+    first.join().context("an item beside a process")?;
+    second.join().context("an item behind it")?;
+    wq.destroy()?;
+    let share = |d: Duration| d.as_secs_f64() / wall.as_secs_f64();
+    Ok((share(used), share(sentinels)))
 }
 
 /// CPU time of this thread: what others take from the CPU does not count, what detection adds to the thread does.
