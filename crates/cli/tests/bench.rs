@@ -91,6 +91,7 @@ fn every_bench_and_the_simulator_print_the_one_form() {
                 "1",
             ],
             "monitor" => &["--rounds", "1", "--runtime", "0.2", "--interval", "0.1"],
+            "reality" => &["--rounds", "4", "--window", "5"],
             other => panic!("no short run of `cmwq bench {other}` is known: add it here"),
         };
         let mut args = vec!["bench", name, "--json"];

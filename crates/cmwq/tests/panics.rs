@@ -85,7 +85,8 @@ fn the_worker_lives_on() {
         assert!(s.panicked >= 251);
         wq.queue(&w).unwrap();
         w.flush().unwrap();
-        assert!(rt.threads() < 20);
+        // Printing panics takes locks, so some more are made meanwhile; not one for each panic.
+        assert!(rt.threads() < 125, "{} threads", rt.threads());
     });
 }
 

@@ -137,6 +137,10 @@ fn main(weak: &Weak<RtInner>, live: &Arc<Live>) {
     let mut last_look = Duration::ZERO;
     let mut watch_failed = false;
     let mut must_look = true;
+    // From now on a mask that is set from outside differs from what was wished.
+    if let Some(rt) = weak.upgrade() {
+        rt.wish(&mut own_wish);
+    }
     if sleeper.sleep(None, Some(FIRST_LOOK)).is_err() {
         return;
     }
@@ -231,7 +235,14 @@ impl RtInner {
         }
         let group = process.cpuset_group.clone();
         self.follow(&process, affinity);
-        let machine = self.machine.load_full();
+        self.wish(own_wish);
+        self.adopt_moved(&self.machine.load_full());
+        group
+    }
+
+    /// The calling thread is the probe for the process's affinity: its mask is set to what the runtime takes that for.
+    fn wish(&self, own_wish: &mut Option<CpuSet>) {
+        let machine = self.machine.load();
         let wish = machine
             .affinity
             .clone()
@@ -241,8 +252,6 @@ impl RtInner {
             let _ = cpu::set_affinity(0, &mask_words(&wish));
             *own_wish = Some(wish);
         }
-        self.adopt_moved(&machine);
-        group
     }
 
     fn topology_now(&self, old: &Machine) -> Arc<Topology> {
