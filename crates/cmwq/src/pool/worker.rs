@@ -63,6 +63,10 @@ static SPARE: Mutex<Vec<Arc<WorkerShared>>> = Mutex::new(Vec::new());
 
 /// How often a worker that found nothing lets others run before it sleeps.
 const YIELDS: u32 = 3;
+/// A yield that took this long, ns, let someone else's slice pass: an issuer's turn is shorter, a slice is 0.7-3 ms and more.
+const LONG_YIELD_NS: Time = 300_000;
+/// After a long yield so many sleeps go without: one wake-up in so many is late then where others keep the CPU.
+const UNYIELDING: u32 = 200;
 
 /// A worker's first so many wake-ups are timed, of later ones one in [`WAKES_SAMPLE`].
 const WAKES_ALL: u32 = 64;
@@ -306,6 +310,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let mut batch = Vec::with_capacity(cmwq_policy::pool::BATCH);
     let mut todo = Vec::new();
     let mut wakes: u32 = 0;
+    let mut unyielding: u32 = 0;
     let mut woken_at = 0;
     let mut went_home = false;
     let mut looked = 0;
@@ -387,9 +392,23 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                 }
                 // An issuer that keeps queueing finds this worker on its way to sleep again and again, at a wake-up (5-10 us
                 // for the issuer) each. Letting others run once, at about half a microsecond, lets the queue fill instead.
-                for _ in 0..YIELDS {
-                    if !shared.parker.is_notified() {
+                // Not where someone else's work keeps the CPU: they run on for a slice, and the scheduler holds the yield against
+                // this worker at its next wake-up, milliseconds late then.
+                if unyielding > 0 {
+                    unyielding -= 1;
+                } else {
+                    let mut before = rt.time.now();
+                    for _ in 0..YIELDS {
+                        if shared.parker.is_notified() {
+                            break;
+                        }
                         crate::sys::sched::yield_now();
+                        let after = rt.time.now();
+                        if after.saturating_sub(before) >= LONG_YIELD_NS {
+                            unyielding = UNYIELDING;
+                            break;
+                        }
+                        before = after;
                     }
                 }
                 shared.slept_on.store(on, Ordering::Relaxed);
