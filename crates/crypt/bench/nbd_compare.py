@@ -11,6 +11,10 @@ Each round starts every server once, in an order that rotates from round to roun
 reads its CPU time from the kernel (user and system, all threads, from wait4). fio's own verification takes most of two
 CPUs, so MiB/s say little there; `--verify none` gives runs where the server is the bottleneck.
 
+A server is `nbdkit-file`, `nbdkit-luks`, `cmwq-EXECUTOR` or `cmwq-plain-EXECUTOR`; `cmwq-cmwq@PATH` takes another build of
+the command and `cmwq-cmwq+--readers=1` adds arguments of `cmwq crypt serve`, so that builds and settings are compared in the
+same rounds.
+
 Prints, for each number of jobs and server: read and write MiB/s, server CPU milliseconds per MiB, and the ratio to the
 base in the same round, as median [lowest .. highest]. `--json` prints the rounds as well.
 """
@@ -32,15 +36,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 
 def command_for(name, args, folder, sock):
     """The argument vector of a server, or None where it cannot run."""
+    name, *more = name.split("+")
+    name, _, binary = name.partition("@")
     plain, luks = os.path.join(folder, "plain.img"), os.path.join(folder, "luks.img")
-    cmwq = [args.cmwq, "crypt", "serve", "--unix", sock]
+    cmwq = [binary or args.cmwq, "crypt", "serve", "--unix", sock]
     nbdkit = ["nbdkit", "-f", "-U", sock]
     key = ["--key-file", os.path.join(folder, "key"), "--sector-size", str(args.sector_size)]
     if name.startswith("cmwq-"):
         # cmwq-EXECUTOR or cmwq-plain-EXECUTOR
         parts = name.split("-")
         encrypt = ["--no-encryption"] if parts[1] == "plain" else key
-        return cmwq + ["--file", plain, "--executor", parts[-1]] + encrypt + args.serve_arg
+        return cmwq + ["--file", plain, "--executor", parts[-1]] + encrypt + args.serve_arg + more
     if name == "nbdkit-file":
         return nbdkit + ["file", plain] if shutil.which("nbdkit") else None
     if name == "nbdkit-luks":
@@ -52,6 +58,7 @@ def command_for(name, args, folder, sock):
 
 def prepare(args, folder):
     size = args.size_mib << 20
+    os.mkdir(os.path.join(folder, "control"), 0o700)
     with open(os.path.join(folder, "plain.img"), "wb") as f:
         f.truncate(size)
         for _ in range(args.size_mib):
@@ -75,7 +82,8 @@ def run_once(name, jobs, args, folder):
     argv = command_for(name, args, folder, sock)
     if argv is None:
         return None
-    server = subprocess.Popen(argv, stdout=subprocess.PIPE if name.startswith("cmwq") else subprocess.DEVNULL)
+    env = dict(os.environ, CMWQ_CONTROL_DIR=os.path.join(folder, "control"))
+    server = subprocess.Popen(argv, stdout=subprocess.PIPE if name.startswith("cmwq") else subprocess.DEVNULL, env=env)
     try:
         if name.startswith("cmwq"):
             line = server.stdout.readline().decode()
@@ -120,7 +128,7 @@ def spread(values, digits=2):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--cmwq", default=os.path.join(ROOT, "target", "release", "cmwq"))
-    p.add_argument("--servers", default="nbdkit-file,cmwq-thread,cmwq-plain-thread,nbdkit-luks")
+    p.add_argument("--servers", default="nbdkit-file,nbdkit-luks,cmwq-cmwq,cmwq-plain-cmwq,cmwq-thread")
     p.add_argument("--base", default="nbdkit-file")
     p.add_argument("--rounds", type=int, default=10)
     p.add_argument("--jobs", default="1,4,8")

@@ -25,6 +25,11 @@ pub(crate) enum Listener {
     },
 }
 
+/// What a Unix socket to a client may hold unread, where the system allows it (it counts double, for its own overhead): a
+/// queue of 64 requests of 32 KiB. The system's default takes five replies of that size, and each time that a socket is full
+/// costs a wait for it to empty, a wake-up of the reader, and data that has left the cache by the time it is sent.
+const SEND_BUFFER: usize = 1 << 20;
+
 /// What [`Listener::accept`] found.
 pub(crate) enum Accept {
     Taken(OwnedFd),
@@ -77,6 +82,14 @@ impl Listener {
             Listener::Unix { path, .. } => Address::Unix(path.clone()),
             Listener::Tcp { socket } => Address::Tcp(socket.local_addr()?),
         })
+    }
+
+    /// Gives a client's socket more room for replies. TCP sizes its buffers by itself.
+    pub(crate) fn widen(&self, socket: &OwnedFd) {
+        if let Listener::Unix { .. } = self {
+            // Only a matter of speed.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
+        }
     }
 
     pub(crate) fn accept(&self) -> Accept {

@@ -24,6 +24,9 @@ const FIRST_CONNECTION: u64 = 2;
 
 /// Connections taken in one go.
 const ACCEPTS: usize = 64;
+/// Clients at the same time whose sockets are made to hold more; beyond, the system's default keeps thousands of clients that
+/// read nothing from holding gigabytes.
+const WIDE_CONNECTIONS: usize = 64;
 /// How long no connection is taken after the process ran out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Events taken in one go.
@@ -194,6 +197,9 @@ impl Reader {
                         self.shared.count_refused_connection(self.index);
                         continue;
                     };
+                    if self.shared.slots.served() <= WIDE_CONNECTIONS {
+                        listener.widen(&socket);
+                    }
                     let reader = self.next_reader;
                     self.next_reader = (reader + 1) % self.shared.readers.len();
                     if reader == self.index {

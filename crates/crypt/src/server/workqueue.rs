@@ -29,7 +29,7 @@ impl OnWorkqueue {
 impl Executor for OnWorkqueue {
     fn submit(&self, item: Item) {
         if !item.may_leave_rest() {
-            if let Err(refused) = self.0.try_spawn(move || Inline.submit(item)) {
+            if let Err(refused) = self.0.spawn_detached(move || Inline.submit(item)) {
                 (refused.func)();
             }
             return;
@@ -41,7 +41,7 @@ impl Executor for OnWorkqueue {
             |cell: &Mutex<Option<Item>>| cell.lock().unwrap_or_else(|e| e.into_inner()).take();
         let queued = {
             let cell = Arc::clone(&cell);
-            self.0.try_spawn(move || {
+            self.0.spawn_detached(move || {
                 if let Some(rest) = take(&cell).and_then(Item::run) {
                     again.submit(rest);
                 }
