@@ -11,6 +11,7 @@
 //! | active-limit slot | the slot's lock | [`slot`] |
 //! | flush state | the queue's lock | [`flush`] |
 //! | who helps whom | nothing (pure functions) | [`help`] |
+//! | where a worker is woken | the pool's lock | [`near`] |
 //!
 //! No promises to others than cmwq's own crates; versions move together.
 

@@ -141,7 +141,7 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     /// Whether a helper that is here takes one more item: what waits is worth it, and for a `far` one, of another node, has waited
-    /// for the hedge delay or is going to (it was called when that was [`FAR_HEDGES`] times as much).
+    /// for the hedge delay or is going to (it was called when that was `FAR_HEDGES` times as much).
     #[inline]
     pub fn keeps_helper(&self, far: bool, hedge_ns: u64, now: Time) -> bool {
         let o = self.outlook();
@@ -157,7 +157,7 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     /// If items that may be helped are overdue, and a call is due: fewer helpers are here or called than are of
-    /// use ([`CALLS_PER_HELPER`]), or none was called for `hedge_ns`. Counts the first item as hedged (once) and returns its pwq, for which a worker of
+    /// use (`CALLS_PER_HELPER`), or none was called for `hedge_ns`. Counts the first item as hedged (once) and returns its pwq, for which a worker of
     /// another pod is to be called. If earlier calls were not answered, more than one worker, so that busy pods do not hold the others
     /// up.
     pub fn offer(&mut self, hedge_ns: u64, now: Time) -> Option<Offer> {
@@ -209,7 +209,7 @@ impl<T: Token, W> Pool<T, W> {
         self.offers.wanted = self.counts.attached;
     }
 
-    /// Somebody came for what was offered, and took an item: while a backlog stands, [`CALLS_PER_HELPER`] more are called, so that
+    /// Somebody came for what was offered, and took an item: while a backlog stands, `CALLS_PER_HELPER` more are called, so that
     /// the number of helpers grows exponentially.
     pub(super) fn offer_taken(&mut self, now: Time) {
         let o = &mut self.offers;
