@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// After this many ticks that found nothing the period grows fourfold.
 const FRUITLESS: u32 = 8;
+/// An item that has waited for this long when a tick comes by is not served well by a worker that keeps to one CPU. Nearly every
+/// tick finds an item that was queued just now.
+const COMPANY_NS: Time = 500_000;
 /// Ticks after a call that come sooner.
 const HURRIED: u32 = 3;
 /// A pool without waiting items leaves the list after this many ticks: a load with short pauses does not wake the service
@@ -274,11 +277,12 @@ impl Detect {
         if self.hog_ns.load(Ordering::Relaxed) > 0 {
             hogs::look(rt, pool, noted);
         }
-        let (owed, backlog) = pool.with_tick(|p, drv| {
+        let (owed, backlog, late) = pool.with_tick(|p, drv| {
             let now = drv.now();
-            (p.tick(now, drv), p.backlog())
+            let waited = p.oldest_waiting().map_or(0, |t| now.saturating_sub(t));
+            (p.tick(now, drv), p.backlog(), waited >= COMPANY_NS)
         });
-        if backlog != Backlog::None {
+        if late {
             pool.part_company();
         }
         if owed.is_some() {
