@@ -11,4 +11,4 @@ cd "$(dirname "$0")/.."
 n=${1:-2000}
 seed=${SEED:-$(date +%s%N)}
 cargo build --quiet --release -p cmwq-sim --example faults
-exec target/release/examples/faults "$seed" "$n" "$(nproc)"
+exec "${CARGO_TARGET_DIR:-target}/release/examples/faults" "$seed" "$n" "$(nproc)"
