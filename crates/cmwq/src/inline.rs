@@ -159,11 +159,21 @@ fn runtime_of(h: &Header) -> Option<Arc<RtInner>> {
 pub(crate) fn watchful(
     h: &Header,
     deadline: Option<Instant>,
-    mut sleep: impl FnMut(Timeout) -> bool,
+    sleep: impl FnMut(Timeout) -> bool,
 ) -> bool {
     let rt = runtime_of(h);
+    let helpless = || rt.as_ref().is_some_and(|rt| rt.nudge_if_helpless());
+    sleep_until(deadline, helpless, sleep)
+}
+
+/// Sleeps by `sleep` until it reports success or the deadline comes, and no longer than [`RETRY`] at a time while `is_helpless`.
+pub(crate) fn sleep_until(
+    deadline: Option<Instant>,
+    is_helpless: impl Fn() -> bool,
+    mut sleep: impl FnMut(Timeout) -> bool,
+) -> bool {
     loop {
-        let helpless = rt.as_ref().is_some_and(|rt| rt.nudge_if_helpless());
+        let helpless = is_helpless();
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let timeout = match (helpless, left) {
             (true, Some(l)) => Timeout::After(l.min(RETRY)),

@@ -9,8 +9,8 @@ mod models;
 pub(crate) use grab::{Grabbed, OffTimer, grab, grab_idle, is_orphan, take_out, wait_transit};
 
 use crate::shim::atomic::{AtomicU64, Ordering};
-use cmwq_policy::pool::Token;
-use cmwq_policy::word::Word;
+use cmwq_policy::pool::{EntryId, Token};
+use cmwq_policy::word::{MAX_ENTRY, Word};
 use std::ptr::NonNull;
 
 /// Why an item will not run.
@@ -51,6 +51,16 @@ pub(crate) struct VTable {
     pub(crate) task: Option<&'static crate::task::Ops>,
 }
 
+/// [`VTable::name`] of items whose name is that of a type.
+pub(crate) unsafe fn type_name_of<F>(_: ItemPtr) -> &'static str {
+    std::any::type_name::<F>()
+}
+
+/// [`VTable::strayed`] of one-shot items.
+pub(crate) unsafe fn never_strays(_: ItemPtr, _: u32) {
+    unreachable!("a one-shot item is queued once")
+}
+
 /// The head of every item; the rest of the item lies behind it (`repr(C)`).
 #[repr(C)]
 pub(crate) struct Header {
@@ -78,6 +88,19 @@ impl Header {
     pub(crate) fn set_word(&self, word: Word) {
         // Ordering: Release pairs with the Acquire of `word` and of the exchanges below.
         self.word.store(word.0, Ordering::Release);
+    }
+
+    /// It lies at `entry` of `pool`, whose lock the caller holds.
+    ///
+    /// # Panics
+    /// If a word cannot hold the number of the entry.
+    #[inline]
+    pub(crate) fn set_linked(&self, pool: u32, entry: EntryId) {
+        assert!(
+            entry <= MAX_ENTRY,
+            "more than 16 million items in one worker pool"
+        );
+        self.set_word(self.word().linked(pool, entry));
     }
 
     /// One attempt to change the state from `from` to `to`.

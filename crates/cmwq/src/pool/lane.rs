@@ -26,7 +26,6 @@ use crate::shim::atomic::{AtomicU64, Ordering};
 use crate::sys::cpu::prefetch;
 use crate::workqueue::PwqLink;
 use cmwq_policy::pool::{BATCH, Enqueue, Time, WAKE_COST_NS};
-use cmwq_policy::word::MAX_ENTRY;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
@@ -260,9 +259,5 @@ fn link(s: &Submission, pool: u32, policy: &mut Policy, drv: &mut Driver<'_>) {
     let Ok(entry) = policy.enqueue(q, s.queued_at, drv) else {
         unreachable!("chained queueing is not refused")
     };
-    assert!(
-        entry <= MAX_ENTRY,
-        "more than 16 million items in one worker pool"
-    );
-    header.set_word(header.word().linked(pool, entry));
+    header.set_linked(pool, entry);
 }

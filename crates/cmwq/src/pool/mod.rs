@@ -112,6 +112,9 @@ pub(crate) struct RtPool {
     inner: crate::shim::Mutex<Inner>,
 }
 
+/// The pwqs linked in a pool, by the policy's id.
+type Links = Vec<Option<Arc<PwqLink>>>;
+
 /// What the pool's lock guards.
 pub(crate) struct Inner {
     pub(crate) policy: Policy,
@@ -119,7 +122,7 @@ pub(crate) struct Inner {
     submissions: submissions::Blocks,
     pub(crate) workers: Vec<Option<Arc<WorkerShared>>>,
     /// The pwqs linked here, by the policy's id; keeps them alive.
-    pub(crate) links: Vec<Option<Arc<PwqLink>>>,
+    pub(crate) links: Links,
     pub(crate) key: Option<PoolKey>,
     pub(crate) rt: Option<Arc<RtInner>>,
     pub(crate) time: TimeSource,
@@ -195,8 +198,27 @@ impl RtPool {
         &'static self,
         step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
     ) -> R {
+        self.with_locked(self.inner.lock_busily(), Reach::All, step)
+    }
+
+    /// [`Self::with`] for the tick: of a deep submission lane only a part is linked.
+    #[inline]
+    pub(crate) fn with_tick<R>(
+        &'static self,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
+        self.with_locked(self.inner.lock_busily(), Reach::Tick, step)
+    }
+
+    #[inline]
+    fn with_locked<R>(
+        &'static self,
+        guard: MutexGuard<'_, Inner>,
+        reach: Reach,
+        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+    ) -> R {
         let mut todo = Vec::new();
-        let r = self.step(&mut todo, step);
+        let r = self.step_locked(guard, reach, &mut todo, |p, _, drv| step(p, drv));
         if !todo.is_empty() {
             run_todo(todo);
         }
@@ -210,7 +232,9 @@ impl RtPool {
         todo: &mut Vec<Todo>,
         step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
     ) -> R {
-        self.step_within(Reach::All, todo, step)
+        self.step_locked(self.inner.lock_busily(), Reach::All, todo, |p, _, drv| {
+            step(p, drv)
+        })
     }
 
     /// [`Self::step`] of a worker that comes for items: of a deep submission lane only what it may take is linked.
@@ -220,21 +244,9 @@ impl RtPool {
         todo: &mut Vec<Todo>,
         step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
     ) -> R {
-        self.step_within(Reach::Lot, todo, step)
-    }
-
-    /// [`Self::with`] for the tick: of a deep submission lane only a part is linked.
-    #[inline]
-    pub(crate) fn with_tick<R>(
-        &'static self,
-        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
-    ) -> R {
-        let mut todo = Vec::new();
-        let r = self.step_within(Reach::Tick, &mut todo, step);
-        if !todo.is_empty() {
-            run_todo(todo);
-        }
-        r
+        self.step_locked(self.inner.lock_busily(), Reach::Lot, todo, |p, _, drv| {
+            step(p, drv)
+        })
     }
 
     /// Links what lies in a deep submission lane in parts, the lock let go in between: before a look that wants to see all of
@@ -249,29 +261,20 @@ impl RtPool {
         }
     }
 
-    #[inline]
-    fn step_within<R>(
-        &'static self,
-        reach: Reach,
-        todo: &mut Vec<Todo>,
-        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
-    ) -> R {
-        self.step_locked(self.inner.lock_busily(), reach, todo, step)
-    }
-
+    /// One hold of the lock: absorb the lane, the step, publish, note what was asked for; then, without the lock, carry it out.
     #[inline]
     fn step_locked<R>(
         &'static self,
         mut guard: MutexGuard<'_, Inner>,
         reach: Reach,
         todo: &mut Vec<Todo>,
-        step: impl FnOnce(&mut Policy, &mut Driver<'_>) -> R,
+        step: impl FnOnce(&mut Policy, &mut Links, &mut Driver<'_>) -> R,
     ) -> R {
         let inner = &mut *guard;
         let mut drv = Driver::new(&inner.workers, &inner.time, inner.home.as_deref(), todo);
         let (policy, blocks) = (&mut inner.policy, &mut inner.submissions);
         self.lane.absorb(self.id, reach, blocks, policy, &mut drv);
-        let r = step(policy, &mut drv);
+        let r = step(policy, &mut inner.links, &mut drv);
         self.lane.publish(self.id, blocks, policy, &mut drv);
         if inner.open {
             look_outward(
@@ -300,38 +303,15 @@ impl RtPool {
         link: &PwqLink,
         todo: &mut Vec<Todo>,
     ) -> Option<Pwq> {
-        let mut guard = self.inner.lock();
-        let Inner {
-            policy,
-            submissions,
-            workers,
-            links,
-            time,
-            watched,
-            home,
-            ..
-        } = &mut *guard;
-        let mut drv = Driver::new(workers, time, home.as_deref(), todo);
-        self.lane
-            .absorb(self.id, Reach::All, submissions, policy, &mut drv);
-        let id = link
-            .id()
-            .filter(|&id| policy.pwq(id).is_empty() && !policy.pwq(id).is_asking());
-        let pwq = id.map(|id| {
+        let guard = self.inner.lock_busily();
+        self.step_locked(guard, Reach::All, todo, |policy, links, _| {
+            let id = link
+                .id()
+                .filter(|&id| policy.pwq(id).is_empty() && !policy.pwq(id).is_asking())?;
             link.unlinked();
             links[id as usize] = None;
-            policy.unlink_pwq(id)
-        });
-        self.lane.publish(self.id, submissions, policy, &mut drv);
-        let effects = drv.into_effects();
-        let notice = watched.observe(policy, workers, &self.watch);
-        let rt = (effects.needs_runtime() || notice.needs_runtime())
-            .then(|| guard.rt.clone())
-            .flatten();
-        drop(guard);
-        effects.carry_out(self, rt.as_ref());
-        notice.carry_out(self, rt.as_ref());
-        pwq
+            Some(policy.unlink_pwq(id))
+        })
     }
 
     /// Under the lock it is decided now whether one more worker has to be started.
@@ -383,14 +363,10 @@ impl RtPool {
     /// Whether one more worker has to be started, and room in the lane.
     #[cold]
     fn decide(&'static self, guard: MutexGuard<'_, Inner>, now: Time) {
-        let mut todo = Vec::new();
-        self.step_locked(guard, Reach::Lot, &mut todo, |p, drv| {
+        self.with_locked(guard, Reach::Lot, |p, drv| {
             self.visited(now);
             p.kick(now, drv);
         });
-        if !todo.is_empty() {
-            run_todo(todo);
-        }
     }
 
     /// Items wait while a tick comes by: no worker is kept on one CPU any longer.

@@ -44,6 +44,19 @@ struct Slot {
     issuer_cpu: AtomicU32,
 }
 
+impl Slot {
+    /// What was put in with this item.
+    fn submission(&self, item: NonNull<Header>) -> Submission {
+        let link = NonNull::new(self.link.load(Ordering::Relaxed));
+        Submission {
+            item,
+            link: link.expect("a slot is filled before its item is seen"),
+            queued_at: self.queued_at.load(Ordering::Relaxed),
+            issuer_cpu: self.issuer_cpu.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// loom takes sequentially consistent accesses for acquiring and releasing ones; it knows only such fences. The others need none here.
 #[inline]
 fn modelled_order() {
@@ -99,26 +112,16 @@ impl Block {
         while i < end && n < most {
             let slot = &self.slots[i];
             // Ordering: Acquire: the slot's contents, and the item's, are there.
-            let item = slot.item.load(Ordering::Acquire);
-            if item.is_null() {
-                gap = true;
-            } else if item == taken_mark() {
-                if !gap {
-                    slot.item.store(ptr::null_mut(), Ordering::Relaxed);
+            match NonNull::new(slot.item.load(Ordering::Acquire)) {
+                None => gap = true,
+                Some(item) => {
+                    let over = if gap { taken_mark() } else { ptr::null_mut() };
+                    slot.item.store(over, Ordering::Relaxed);
+                    if item.as_ptr() != taken_mark() {
+                        sink(slot.submission(item));
+                        n += 1;
+                    }
                 }
-            } else {
-                let over = if gap { taken_mark() } else { ptr::null_mut() };
-                slot.item.store(over, Ordering::Relaxed);
-                let link = slot.link.load(Ordering::Relaxed);
-                if let (Some(item), Some(link)) = (NonNull::new(item), NonNull::new(link)) {
-                    sink(Submission {
-                        item,
-                        link,
-                        queued_at: slot.queued_at.load(Ordering::Relaxed),
-                        issuer_cpu: slot.issuer_cpu.load(Ordering::Relaxed),
-                    });
-                }
-                n += 1;
             }
             i += 1;
             if !gap {

@@ -11,7 +11,7 @@
 //!   came is called (the bit WAKER says that there is one; COMPLETE is set only in a state without WAKER).
 
 use crate::error::{JoinError, quietly};
-use crate::item::{Dropped, Header, ItemPtr, VTable};
+use crate::item::{Dropped, Header, ItemPtr, VTable, never_strays, type_name_of};
 use crate::shim::UnsafeCell;
 use crate::shim::atomic::{AtomicPtr, Ordering};
 use crate::sys::futex::{Futex, Timeout, Wait};
@@ -20,7 +20,6 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 const COMPLETE: u32 = 1;
 const HANDLE: u32 = 2;
@@ -90,8 +89,8 @@ where
     const VTABLE: VTable = VTable {
         run: Self::run,
         discard: Self::discard,
-        name: Self::name,
-        strayed: Self::strayed,
+        name: type_name_of::<F>,
+        strayed: never_strays,
         oneshot: true,
         fixed_name: Some(std::any::type_name::<F>),
         task: Some(&Self::OPS),
@@ -100,14 +99,6 @@ where
         take: Self::take,
         free: Self::free,
     };
-
-    unsafe fn name(_: ItemPtr) -> &'static str {
-        std::any::type_name::<F>()
-    }
-
-    unsafe fn strayed(_: ItemPtr, _: u32) {
-        unreachable!("a one-shot item is queued once")
-    }
 
     unsafe fn run(item: ItemPtr) {
         let cell = item.as_ptr().cast::<Cell<F, T>>();
@@ -350,22 +341,6 @@ impl<T> TaskRef<T> {
             }
             // Ordering: Acquire, as above.
             seen = state.load(Ordering::Acquire);
-        }
-    }
-
-    /// [`Self::wait`] until a moment, or for as long as it takes.
-    pub(crate) fn wait_until(&self, deadline: Option<Instant>) -> bool {
-        let Some(deadline) = deadline else {
-            return self.wait(Timeout::Never);
-        };
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if self.wait(Timeout::After(left)) {
-                return true;
-            }
-            if left.is_zero() {
-                return false;
-            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! freed before the closure has returned: the running thread may still look at the header.
 
 use super::cell::drop_quietly;
-use crate::item::{Dropped, Header, ItemPtr, VTable};
+use crate::item::{Dropped, Header, ItemPtr, VTable, never_strays, type_name_of};
 use crate::shim::UnsafeCell;
 use cmwq_policy::word::Word;
 use std::marker::PhantomData;
@@ -24,20 +24,12 @@ impl<F: FnOnce() + Send> Kind<F> {
     const VTABLE: VTable = VTable {
         run: Self::run,
         discard: Self::discard,
-        name: Self::name,
-        strayed: Self::strayed,
+        name: type_name_of::<F>,
+        strayed: never_strays,
         oneshot: true,
         fixed_name: Some(std::any::type_name::<F>),
         task: None,
     };
-
-    unsafe fn name(_: ItemPtr) -> &'static str {
-        std::any::type_name::<F>()
-    }
-
-    unsafe fn strayed(_: ItemPtr, _: u32) {
-        unreachable!("a one-shot item is queued once")
-    }
 
     unsafe fn run(item: ItemPtr) {
         let cell = item.as_ptr().cast::<Cell<F>>();

@@ -162,7 +162,11 @@ fn wait<T>(t: &TaskRef<T>, hands_on: bool, deadline: Option<Instant>) -> Result<
     }
     if !hands_on && !current::is_running() && !crate::pool::ever_failed() {
         // A thread of the application that can do nothing but sleep. (If making a thread fails from now on, whoever tries is told.)
-        return Ok(t.wait_until(deadline));
+        return Ok(inline::sleep_until(
+            deadline,
+            || false,
+            |timeout| t.wait(timeout),
+        ));
     }
     if inline::try_run(t.item(), t.header())? && t.is_complete() {
         return Ok(true);

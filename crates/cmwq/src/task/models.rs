@@ -13,7 +13,7 @@ struct Tracked(Arc<AtomicUsize>);
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        assert_eq!(self.0.fetch_add(1, Ordering::SeqCst), 0, "dropped twice");
+        assert_eq!(self.0.fetch_add(1, Ordering::Relaxed), 0, "dropped twice");
     }
 }
 
@@ -91,7 +91,7 @@ struct Flag(AtomicUsize);
 
 impl Wake for Flag {
     fn wake(self: std::sync::Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -118,7 +118,7 @@ fn loom_c4_the_newest_waker_is_woken() {
         worker.join().unwrap();
         if !ready {
             assert_eq!(
-                flags[1].0.load(Ordering::SeqCst),
+                flags[1].0.load(Ordering::Relaxed),
                 1,
                 "the newest waker is woken"
             );
@@ -143,7 +143,7 @@ fn loom_c3_c4_a_polled_handle_is_dropped() {
         drop(task);
         worker.join().unwrap();
         assert_eq!(result.load(Ordering::Relaxed), 1);
-        assert!(f.0.load(Ordering::SeqCst) <= 1);
+        assert!(f.0.load(Ordering::Relaxed) <= 1);
     });
 }
 

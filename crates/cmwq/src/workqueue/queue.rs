@@ -8,7 +8,7 @@ use crate::issuer;
 use crate::item::ItemPtr;
 use crate::pool::{link_of, pool_by_id};
 use cmwq_policy::pool::{Enqueue, Refused, Time};
-use cmwq_policy::word::{MAX_ENTRY, NO_POOL, Word};
+use cmwq_policy::word::{NO_POOL, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -263,16 +263,12 @@ impl WqInner {
             };
             pool.visited(now);
             // Workers' own items are not worth the question: their issuer goes on with its batch.
-            if let Some(way) = p.way_to_wake(!current::is_running() && issuer::is_sleepy()) {
+            if let Some(way) = p.way_to_wake(|| !current::is_running() && issuer::is_sleepy()) {
                 drv.wake_by(way, here as u32, now);
             }
             match p.enqueue(q, now, drv) {
                 Ok(entry) => {
-                    assert!(
-                        entry <= MAX_ENTRY,
-                        "more than 16 million items in one worker pool"
-                    );
-                    header.set_word(header.word().linked(pool.id, entry));
+                    header.set_linked(pool.id, entry);
                     Attempt::Queued
                 }
                 Err(Refused::Draining) => Attempt::Draining,

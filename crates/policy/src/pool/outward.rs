@@ -1,8 +1,7 @@
 //! What other pods may see of a pool, and offers to them; see [`crate::help`] for who helps whom.
 
 use super::worker::WAKE_PATIENCE_NS;
-use super::{BirthReason, Driver, Pool, PwqTag, Time, Token, WorkerId, WorkerState};
-use crate::list::NIL;
+use super::{BirthReason, Driver, Pool, PwqTag, Time, Token, WorkerId};
 
 /// What a pool publishes for the workers of other pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -242,14 +241,7 @@ impl<T: Token, W> Pool<T, W> {
         if self.counts.running + self.counts.waking + self.counts.away >= self.limit_now() {
             return false;
         }
-        let w = self.workers.pop_front(&mut self.idle);
-        if w != NIL {
-            self.set_state(w, WorkerState::Waking);
-            self.waking_since = now;
-            drv.wake(w);
-            return true;
-        }
-        self.create(BirthReason::Help, now, drv)
+        self.wake_or_create(BirthReason::Help, now, drv)
     }
 
     /// A worker of another pool was brought home, or this one's own was, before it starts the item it took last.

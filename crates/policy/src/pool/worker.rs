@@ -395,6 +395,16 @@ impl<T: Token, W> Pool<T, W> {
         if self.counts.waking > 0 && now.saturating_sub(self.waking_since) < WAKE_PATIENCE_NS {
             return false;
         }
+        self.wake_or_create(reason, now, drv)
+    }
+
+    /// Wakes the most recently idle worker, or asks for a new one. Returns whether one comes.
+    pub(super) fn wake_or_create<D: Driver<W>>(
+        &mut self,
+        reason: BirthReason,
+        now: Time,
+        drv: &mut D,
+    ) -> bool {
         let w = self.workers.pop_front(&mut self.idle);
         if w != NIL {
             self.set_state(w, WorkerState::Waking);
