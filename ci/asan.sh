@@ -5,13 +5,7 @@
 #   ci/asan.sh [TEST BINARY...]        CMWQ_SOAK_SECONDS (10), CMWQ_SEED
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if ! cargo +nightly --version >/dev/null 2>&1; then
-    echo "skipped: no nightly toolchain"
-    exit 0
-fi
-host=$(rustc -vV | sed -n 's/^host: //p')
-export RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
-export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/asan"
+. ci/sanitizer.sh
 export ASAN_OPTIONS="detect_stack_use_after_return=1 ${ASAN_OPTIONS:-}"
 export CMWQ_SOAK_SECONDS="${CMWQ_SOAK_SECONDS:-10}"
 tests=("$@")
@@ -19,8 +13,4 @@ if [ ${#tests[@]} -eq 0 ]; then
     tests=(soak asynchronous attributes cancelling delayed disabling draining freezing limits ordered panics queueing scope seeded
         system_queues waiting)
 fi
-args=()
-for t in "${tests[@]}"; do args+=(--test "$t"); done
-cargo +nightly test -p cmwq --target "$host" "${args[@]}" --no-run
-RUST_BACKTRACE=0 timeout 300 cargo +nightly test -p cmwq --target "$host" "${args[@]}" -- \
-    --skip a_long_chain_of_joins --skip nasty --skip a_waker_that_panics
+sanitized address "" "--skip a_long_chain_of_joins --skip nasty --skip a_waker_that_panics" "${tests[@]}"

@@ -7,18 +7,9 @@
 #   ci/tsan.sh [TEST BINARY...]        CMWQ_SOAK_SECONDS (20), CMWQ_SEED
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if ! cargo +nightly --version >/dev/null 2>&1; then
-    echo "skipped: no nightly toolchain"
-    exit 0
-fi
-host=$(rustc -vV | sed -n 's/^host: //p')
-export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan"
-export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/tsan"
+. ci/sanitizer.sh
 export TSAN_OPTIONS="halt_on_error=0 suppressions=$PWD/ci/tsan.supp ${TSAN_OPTIONS:-}"
 export CMWQ_SOAK_SECONDS="${CMWQ_SOAK_SECONDS:-20}"
 tests=("$@")
 [ ${#tests[@]} -gt 0 ] || tests=(soak cancelling delayed asynchronous)
-args=()
-for t in "${tests[@]}"; do args+=(--test "$t"); done
-cargo +nightly test -p cmwq --target "$host" "${args[@]}" --no-run
-RUST_BACKTRACE=0 timeout 300 cargo +nightly test -p cmwq --target "$host" "${args[@]}"
+sanitized thread "--cfg tsan" "" "${tests[@]}"

@@ -194,8 +194,8 @@ impl Bars {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spin::Rate;
     use crate::workloads;
+    use cmwq_measure::spin::Rate;
 
     const JOB: Job = Job {
         threads: 2,

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use cmwq_measure::Observation;
 use serde::{Deserialize, Serialize};
 
-use crate::spin::Rate;
 use crate::workloads::Job;
+use cmwq_measure::spin::Rate;
 
 /// What a child prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

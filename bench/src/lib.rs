@@ -8,6 +8,5 @@ pub mod bars;
 pub mod child;
 pub mod pools;
 pub mod show;
-pub mod spin;
 pub mod suite;
 pub mod workloads;

@@ -12,9 +12,9 @@ use cmwq_measure::Report;
 use cmwq_measure::table::Centre;
 
 use bench::child::{Answer, Launcher};
-use bench::spin::Rate;
 use bench::suite::{Suite, choose_pools, choose_workloads};
 use bench::{show, workloads};
+use cmwq_measure::spin::Rate;
 
 /// Runs pools side by side in paired rounds, every measurement in a process of its own, and prints medians, ranges, ratios and verdicts.
 #[derive(Debug, Parser)]

@@ -16,7 +16,7 @@ use anyhow::Result;
 use cmwq_measure::Observation;
 
 use crate::pools::{self, Pool, Visitor};
-use crate::spin::Rate;
+use cmwq_measure::spin::Rate;
 
 pub use empty::{From, count_down};
 pub(crate) use mix::counts as mix_counts;

@@ -20,7 +20,7 @@ pub(super) fn run<P: Pool>(job: &Job) -> Result<Observation> {
     let began = Instant::now();
     for id in 0..n {
         pool.spawn(move || {
-            crate::spin::chain(steps);
+            cmwq_measure::spin::chain(steps);
             tally.hit(id);
         });
     }

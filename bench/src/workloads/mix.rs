@@ -73,7 +73,7 @@ fn pass<P: Pool>(pool: &'static P, job: &Job, before: usize) -> Result<Pass> {
     for id in sleeping..sleeping + computing {
         let (left, main) = (Arc::clone(&left), main.clone());
         pool.spawn(move || {
-            crate::spin::chain(steps);
+            cmwq_measure::spin::chain(steps);
             tally.hit(id);
             if left.fetch_sub(1, Ordering::Relaxed) == 1 {
                 main.unpark();

@@ -58,7 +58,7 @@ fn compute<P: Pool>(pool: &'static P, job: &Job) -> Result<Duration> {
     let began = Instant::now();
     for id in 0..n {
         pool.spawn(move || {
-            crate::spin::chain(steps);
+            cmwq_measure::spin::chain(steps);
             tally.hit(id);
         });
     }

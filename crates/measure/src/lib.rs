@@ -23,6 +23,7 @@ pub mod latency;
 pub mod report;
 pub mod rounds;
 pub mod rows;
+pub mod spin;
 pub mod stats;
 pub mod table;
 pub mod usage;

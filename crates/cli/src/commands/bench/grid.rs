@@ -1,6 +1,7 @@
 //! Settings times rounds for the smaller benches: one scenario, figures by name, one latency.
 
 use cmwq_measure::rounds::{self, PlanError};
+use cmwq_measure::rows::CpuUtilOf;
 use cmwq_measure::{Document, Latency, Observation, Plan, Rounds, Row, Spread};
 
 use super::host::Host;
@@ -88,7 +89,7 @@ impl Common {
 }
 
 impl Measured {
-    /// The row of a setting with its latency, or with its error.
+    /// The row of a setting with its latency, items a second and use of the CPUs as far as they were measured, or with its error.
     pub(crate) fn row(&self, setting: &str) -> Row {
         let mut row = Row::new(self.scenario, setting);
         match self.rounds.errors(setting).first() {
@@ -96,6 +97,9 @@ impl Measured {
             None => {
                 let found = self.latency.iter().find(|(name, _)| name == setting);
                 row.latency_us = found.map(|(_, l)| l.summary());
+                row.items_per_s = self.spread(setting, "items_per_s");
+                row.cpu_util_percent = self.spread(setting, "cpu_percent").map(|s| s.mean);
+                row.cpu_util_of = row.cpu_util_percent.map(|_| CpuUtilOf::Machine);
             }
         }
         row

@@ -82,11 +82,6 @@ impl Args {
             .setting("limits", limits.clone());
         for (name, _) in &settings {
             let mut row = measured.row(name);
-            row.items_per_s = measured.spread(name, "items_per_s");
-            row.cpu_util_percent = measured.spread(name, "cpu_percent").map(|s| s.mean);
-            row.cpu_util_of = row
-                .cpu_util_percent
-                .map(|_| cmwq_measure::rows::CpuUtilOf::Machine);
             for (figure, unit) in [("most_at_once", "items"), ("most_workers", "threads")] {
                 if let Some(s) = measured.spread(name, figure) {
                     row = row.figure(figure, unit, s);

@@ -18,7 +18,7 @@ mod way;
 
 pub(crate) use crypt::Args as CryptArgs;
 pub(crate) use host::Host;
-pub(crate) use output::print;
+pub(crate) use output::{all_measured, print};
 pub(crate) use setting::own_nice;
 
 /// The subcommands of `cmwq bench`.

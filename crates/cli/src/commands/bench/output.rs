@@ -8,6 +8,20 @@ use cmwq_measure::{Document, Drawing, Report};
 
 use super::host::Host;
 
+/// Fails if a measurement did, after everything was shown.
+///
+/// # Errors
+/// With the number of failures and the first one.
+pub(crate) fn all_measured(failures: &[String]) -> anyhow::Result<()> {
+    match failures {
+        [] => Ok(()),
+        [first, ..] => anyhow::bail!(
+            "{} measurements failed, the first one: {first}",
+            failures.len()
+        ),
+    }
+}
+
 /// What every bench takes.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Output {

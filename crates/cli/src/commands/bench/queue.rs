@@ -59,11 +59,6 @@ impl Args {
             .setting("threads", host.cpus());
         for (name, _) in &settings {
             let mut row = measured.row(name);
-            row.items_per_s = measured.spread(name, "items_per_s");
-            row.cpu_util_percent = measured.spread(name, "cpu_percent").map(|s| s.mean);
-            row.cpu_util_of = row
-                .cpu_util_percent
-                .map(|_| cmwq_measure::rows::CpuUtilOf::Machine);
             row.vs_system_percent = match (row.items_per_s, system) {
                 (Some(ours), Some(s)) if s.mean > 0.0 => Some(100.0 * (ours.mean / s.mean - 1.0)),
                 _ => None,

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use cmwq::Workqueue;
+use cmwq_measure::spin::{Rate, chain};
 use cmwq_measure::{Document, Row, Spread, Table, usage};
 use cmwq_sim::{Machine, Scenario, Setting};
 
-use self::constants::{Constants, Spinner};
+use self::constants::Constants;
 use super::host::Host;
 use super::output::Output;
 use super::way::pin;
@@ -81,8 +82,8 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let host = Host::new(None)?;
         let cpus = host.cpus() as u32;
-        let spinner = Spinner::calibrate();
-        let constants = Constants::measure(&host, &spinner)?;
+        let rate = Rate::measure();
+        let constants = Constants::measure(&host, rate)?;
         let machine = Arc::new(Machine::new(
             "this machine",
             host.topology.clone(),
@@ -105,7 +106,7 @@ impl Args {
             "",
         ]);
         for load in loads(cpus) {
-            let windows = self.real(&load, &host, &spinner)?;
+            let windows = self.real(&load, &host, rate)?;
             let (counted, undisturbed) = counted(&windows);
             let scenario = Scenario {
                 name: load.name.into(),
@@ -166,10 +167,10 @@ impl Args {
     }
 
     /// Items a second, window by window.
-    fn real(&self, load: &Load, host: &Host, spinner: &Spinner) -> anyhow::Result<Vec<Window>> {
+    fn real(&self, load: &Load, host: &Host, rate: Rate) -> anyhow::Result<Vec<Window>> {
         let runtime = host.runtime()?;
         let wq = runtime.workqueue("reality").build()?;
-        let turns = spinner.turns(load.item_us * 1e3);
+        let steps = rate.steps(Duration::from_secs_f64(load.item_us / 1e6));
         let shared = Arc::new(Shared::default());
         let issuers: Vec<_> = host
             .usable
@@ -180,7 +181,7 @@ impl Args {
                 let (wq, shared, depth) = (wq.clone(), Arc::clone(&shared), load.depth);
                 thread::Builder::new()
                     .name("issuer".into())
-                    .spawn(move || pin(cpu).map(|()| issue(&wq, &shared, depth, turns)))
+                    .spawn(move || pin(cpu).map(|()| issue(&wq, &shared, depth, steps)))
                     .context("an issuing thread")
             })
             .collect::<Result<_, _>>()?;
@@ -264,7 +265,7 @@ struct Bell {
 }
 
 /// Keeps `depth` items in flight until told to stop, and waits for the last ones.
-fn issue(wq: &Workqueue, shared: &Arc<Shared>, depth: u32, turns: u64) {
+fn issue(wq: &Workqueue, shared: &Arc<Shared>, depth: u32, steps: u64) {
     let bell = Arc::new(Bell {
         ended: AtomicU32::new(0),
         issuer: thread::current(),
@@ -286,7 +287,7 @@ fn issue(wq: &Workqueue, shared: &Arc<Shared>, depth: u32, turns: u64) {
         while in_flight < depth {
             let bell = Arc::clone(&bell);
             drop(wq.spawn(move || {
-                Spinner::spin(turns);
+                chain(steps);
                 // Ordering: Release pairs with the Acquire of the issuer.
                 bell.ended.fetch_add(1, Ordering::Release);
                 bell.issuer.unpark();

@@ -2,6 +2,7 @@
 
 use super::{median_ms, overhead};
 use anyhow::Context;
+use cmwq_measure::spin::chain;
 use cmwq_measure::stats;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -93,7 +94,7 @@ fn pass(
     for _ in 0..computing {
         let (left, main) = (Arc::clone(&left), main.clone());
         handles.push(wq.spawn(move || {
-            overhead::chain(steps);
+            chain(steps);
             // Ordering: AcqRel: the last one sees all others' work.
             if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 main.unpark();

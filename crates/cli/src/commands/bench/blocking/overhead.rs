@@ -3,6 +3,7 @@
 use super::hog::{Group, Hog};
 use super::spread_json;
 use anyhow::Context;
+use cmwq_measure::spin::{Rate, chain};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -179,29 +180,8 @@ fn switching() {
     }
 }
 
-/// A chain of dependent operations.
-pub(super) fn chain(steps: u64) -> u64 {
-    let mut x = 0x2545_F491_4F6C_DD1D_u64;
-    for i in 0..steps {
-        x = std::hint::black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i);
-    }
-    x
-}
-
-/// Steps of the chain that take this long on an undisturbed CPU: by the fastest of many short runs, measured once.
+/// Steps of the chain that take this long on an undisturbed CPU; the rate is measured once.
 pub(super) fn steps_for(time: Duration) -> u64 {
-    static PER_US: OnceLock<f64> = OnceLock::new();
-    const STEPS: u64 = 200_000;
-    let per_us = PER_US.get_or_init(|| {
-        let best = (0..60)
-            .map(|_| {
-                let began = Instant::now();
-                chain(STEPS);
-                began.elapsed()
-            })
-            .min()
-            .unwrap_or(Duration::from_micros(STEPS));
-        STEPS as f64 / (best.as_nanos().max(1) as f64 / 1000.0)
-    });
-    (time.as_secs_f64() * 1e6 * per_us) as u64
+    static RATE: OnceLock<Rate> = OnceLock::new();
+    RATE.get_or_init(Rate::measure).steps(time)
 }

@@ -18,7 +18,7 @@ use cmwq_crypt::device::{FileDevice, FileOptions, Volume};
 use cmwq_measure::{Document, Plan, rounds};
 
 use super::host::Host;
-use super::output::{Output, print};
+use super::output::{Output, all_measured, print};
 use super::progress::Progress;
 use super::setting::Setting;
 use results::Results;
@@ -106,13 +106,7 @@ impl Args {
         let mut show = |text: &str| if json { Ok(()) } else { print(text) };
         let (document, failures) = self.measure(&host, &mut show)?;
         self.output.finish(&document, &host, "")?;
-        anyhow::ensure!(
-            failures.is_empty(),
-            "{} measurements failed, the first one: {}",
-            failures.len(),
-            failures[0]
-        );
-        Ok(())
+        all_measured(&failures)
     }
 
     /// The results, and what failed. Each scenario's table is shown as soon as it is there.

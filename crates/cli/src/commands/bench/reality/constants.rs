@@ -1,55 +1,16 @@
 //! This machine's constants, as the simulator wants them.
 
-use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
+use cmwq_measure::spin::{Rate, chain};
 use cmwq_sim::Costs;
 
 use super::super::host::Host;
 use super::super::way::pin;
-
-/// Work of a known length that a busy sibling makes longer, as it does any work.
-pub(crate) struct Spinner {
-    /// Turns a microsecond, undisturbed.
-    per_us: f64,
-}
-
-impl Spinner {
-    /// Spins; nothing else.
-    #[inline(never)]
-    pub(crate) fn spin(turns: u64) {
-        let mut x = turns;
-        for i in 0..turns {
-            x = black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(i));
-        }
-        black_box(x);
-    }
-
-    /// Measures how long a turn takes: the best of many tries.
-    pub(crate) fn calibrate() -> Spinner {
-        const TURNS: u64 = 20_000;
-        let best = (0..400)
-            .map(|_| {
-                let start = Instant::now();
-                Spinner::spin(TURNS);
-                start.elapsed()
-            })
-            .min()
-            .unwrap_or_default();
-        Spinner {
-            per_us: TURNS as f64 / (best.as_nanos() as f64 / 1e3).max(1e-3),
-        }
-    }
-
-    /// How many turns take so long.
-    pub(crate) fn turns(&self, ns: f64) -> u64 {
-        (ns / 1e3 * self.per_us) as u64
-    }
-}
 
 /// Measured constants, ns unless the name says otherwise.
 pub(crate) struct Constants {
@@ -70,7 +31,7 @@ fn median(mut v: Vec<f64>) -> f64 {
 
 impl Constants {
     /// Measures all of them. Takes a second or two.
-    pub(crate) fn measure(host: &Host, spinner: &Spinner) -> anyhow::Result<Constants> {
+    pub(crate) fn measure(host: &Host, rate: Rate) -> anyhow::Result<Constants> {
         let cpus: Vec<usize> = host.usable.iter().collect();
         let first = *cpus.first().context("no CPU may be used")?;
         let second = cpus.get(1).copied().unwrap_or(first);
@@ -94,7 +55,7 @@ impl Constants {
             smt_share: if first == second {
                 1.0
             } else {
-                share(first, second, spinner)?
+                share(first, second, rate)?
             },
         })
     }
@@ -280,13 +241,13 @@ fn line_transfer(a: usize, b: usize) -> anyhow::Result<f64> {
 }
 
 /// What a CPU gets done beside a busy one, of what it gets done alone.
-fn share(a: usize, b: usize, spinner: &Spinner) -> anyhow::Result<f64> {
-    let turns = spinner.turns(200_000.0);
+fn share(a: usize, b: usize, rate: Rate) -> anyhow::Result<f64> {
+    let steps = rate.steps(Duration::from_micros(200));
     let timed = move |cpu: usize| -> anyhow::Result<f64> {
         pin(cpu)?;
         let all = (0..200).map(|_| {
             let start = Instant::now();
-            Spinner::spin(turns);
+            chain(steps);
             start.elapsed().as_nanos() as f64
         });
         let mut all: Vec<f64> = all.collect();
@@ -303,7 +264,7 @@ fn share(a: usize, b: usize, spinner: &Spinner) -> anyhow::Result<f64> {
         move || -> anyhow::Result<()> {
             pin(b)?;
             while !stop.load(Ordering::Relaxed) {
-                Spinner::spin(10_000);
+                chain(10_000);
             }
             Ok(())
         }

@@ -10,7 +10,7 @@ use cmwq_measure::{Bar, Document, Plan, rounds};
 
 use super::crypt::seconds;
 use super::host::Host;
-use super::output::Output;
+use super::output::{Output, all_measured};
 use super::progress::Progress;
 use super::setting::Setting;
 use load::Load;
@@ -101,13 +101,7 @@ impl Args {
         let host = Host::new(spec.as_deref())?;
         let (document, text, failures) = self.measure(&host)?;
         self.output.finish(&document, &host, &text)?;
-        anyhow::ensure!(
-            failures.is_empty(),
-            "{} measurements failed, the first one: {}",
-            failures.len(),
-            failures[0]
-        );
-        Ok(())
+        all_measured(&failures)
     }
 
     fn settings_of(&self, scenario: Scenario) -> anyhow::Result<Vec<Setting>> {

@@ -1,5 +1,5 @@
-//! Computing for a known time: a chain of dependent multiplications, so many per microsecond, measured once by the parent and
-//! handed to every child, so that all pools compute the same.
+//! Computing for a known time: a chain of dependent multiplications, so many per microsecond, measured once and used for every
+//! candidate, so that all compute the same.
 
 use std::time::{Duration, Instant};
 
