@@ -70,23 +70,24 @@ impl Default for Near {
 }
 
 impl Near {
-    /// How to wake a worker now. `sleepy`: the issuer sleeps about once per item; `average_run_ns`: what items take.
-    pub fn choose(&mut self, sleepy: bool, average_run_ns: u64) -> Way {
+    /// How to wake a worker now; none: where the system likes, and nothing is to be learned from it. `sleepy`: the issuer sleeps
+    /// about once per item; `average_run_ns`: what items take.
+    pub fn choose(&mut self, sleepy: bool, average_run_ns: u64) -> Option<Way> {
         if !sleepy || average_run_ns > BRIEF_NS {
-            return Way::Anywhere;
+            return None;
         }
         if self.trial > 0 {
             self.trial -= 1;
-            return self.best.other();
+            return Some(self.best.other());
         }
         self.left = self.left.saturating_sub(1);
         if self.left > 0 {
-            return self.best;
+            return Some(self.best);
         }
         self.left = self.gap;
         self.trial = TRIAL - 1;
         self.mean[self.best.other() as usize] = 0;
-        self.best.other()
+        Some(self.best.other())
     }
 
     /// A worker that was woken this way came after `ns`.
@@ -133,7 +134,7 @@ mod tests {
     fn run(near: &mut Near, n: u32, takes: impl Fn(Way) -> u64) -> [u32; 2] {
         let mut used = [0; 2];
         for _ in 0..n {
-            let way = near.choose(true, 2_000);
+            let way = near.choose(true, 2_000).unwrap();
             used[way as usize] += 1;
             near.learned(way, takes(way));
         }
@@ -170,7 +171,7 @@ mod tests {
         run(&mut near, 100, |w| {
             if w == Way::Beside { 3_000 } else { 40_000 }
         });
-        assert!((0..1000).all(|_| near.choose(false, 2_000) == Way::Anywhere));
-        assert!((0..1000).all(|_| near.choose(true, BRIEF_NS + 1) == Way::Anywhere));
+        assert!((0..1000).all(|_| near.choose(false, 2_000).is_none()));
+        assert!((0..1000).all(|_| near.choose(true, BRIEF_NS + 1).is_none()));
     }
 }

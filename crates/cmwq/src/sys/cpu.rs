@@ -26,16 +26,6 @@ pub(crate) fn gettid() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// How often the calling thread has given up its CPU to wait for something. About 300 ns.
-pub(crate) fn own_voluntary_switches() -> Option<u64> {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes one `rusage` to it; plain numbers, so that zeroes are valid as well.
-    let usage = unsafe {
-        (libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) == 0).then(|| usage.assume_init())
-    };
-    usage.and_then(|u| u64::try_from(u.ru_nvcsw).ok())
-}
-
 /// Has the processor fetch the cache line of an address, which need not be valid, for writing, without waiting for it. A hint:
 /// does nothing where there is no such instruction.
 #[inline]

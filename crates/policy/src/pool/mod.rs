@@ -278,13 +278,15 @@ impl<T: Token, W> Pool<T, W> {
         self.config.wake_cost_ns = ns;
     }
 
-    /// How the worker is to be woken that the next item needs, if nobody is at work; none if somebody is. `sleepy`: whether its
+    /// How the worker is to be woken that the next item needs, if nobody is at work and it matters. `sleepy`: whether its
     /// issuer sleeps about once per such item; asked only of a pool at rest.
     #[inline]
     pub fn way_to_wake(&mut self, sleepy: impl FnOnce() -> bool) -> Option<Way> {
         let at_rest = self.counts.running + self.counts.waking == 0;
-        (at_rest && self.config.kind == PoolKind::Unbound)
-            .then(|| self.near.choose(sleepy(), self.average_run_ns))
+        if !at_rest || self.config.kind != PoolKind::Unbound {
+            return None;
+        }
+        self.near.choose(sleepy(), self.average_run_ns)
     }
 
     /// A worker that was woken in this way came `ns` later.
