@@ -4,41 +4,61 @@
 //! (some 300 ns), and the answer holds for as many, or longer once it is yes.
 //!
 //! Once its items run beside it, a worker may take the CPU from an issuer before it comes to sleep; when it goes on, its item is
-//! done, and it never sleeps. So a yes stands as long as its CPU changes hands about once per item and it still sleeps for a good part
-//! of them; an issuer that never waits loses its CPU to each item and does not sleep: the answer becomes no.
+//! done, and it never sleeps: it looks as one that does not wait. So from time to time its items are sent elsewhere, where it has to
+//! sleep if it waits; the more rarely, the more often it did.
 
 use crate::sys::cpu;
 use std::cell::Cell;
 
-/// Items between two looks at the switches of a thread that is not known to sleep...
+/// Items between two looks at the switches of a thread that is not known to sleep.
 const SAMPLE: u32 = 16;
-/// ...and of one that is: so many that those it did not sleep for, because a worker came first, do not hide the rest.
-const SLEEPY_SAMPLE: u32 = 64;
+/// For so many items at first, and at most, a thread that is known to sleep may be found running instead.
+const FIRST_TRUST: u32 = 512;
+const LONGEST_TRUST: u32 = 16_384;
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Issuer {
+    /// Items since the last look.
     items: u32,
     voluntary: u64,
     involuntary: u64,
     sleepy: bool,
+    /// For so many items that did not make it sleep it is still believed to.
+    trust: u32,
+    left: u32,
 }
 
 impl Issuer {
-    /// The answer after `items` items and so many switches.
-    fn judge(&self, voluntary: u64, involuntary: u64) -> bool {
-        let items = u64::from(self.items);
-        if self.sleepy {
-            voluntary + involuntary >= items * 3 / 4 && voluntary >= items / 4
+    const NEW: Issuer = Issuer {
+        items: 0,
+        voluntary: 0,
+        involuntary: 0,
+        sleepy: false,
+        trust: FIRST_TRUST,
+        left: 0,
+    };
+
+    /// A sample is over, with so many switches.
+    fn judge(&mut self, voluntary: u64, involuntary: u64) {
+        let enough = u64::from(SAMPLE * 3 / 4);
+        if voluntary >= enough {
+            if !self.sleepy {
+                self.sleepy = true;
+                self.trust = (self.trust * 2).min(LONGEST_TRUST);
+            }
+            self.left = self.trust;
+        } else if self.sleepy && voluntary + involuntary >= enough && self.left > SAMPLE {
+            self.left -= SAMPLE;
+        } else if self.sleepy {
+            self.sleepy = false;
         } else {
-            voluntary >= items * 3 / 4
+            self.trust = (self.trust / 2).max(FIRST_TRUST);
         }
     }
 }
 
 std::thread_local! {
-    static ISSUER: Cell<Issuer> = const {
-        Cell::new(Issuer { items: 0, voluntary: 0, involuntary: 0, sleepy: false })
-    };
+    static ISSUER: Cell<Issuer> = const { Cell::new(Issuer::NEW) };
 }
 
 /// The calling thread queues an item in a pool at rest. Whether it has slept about once per such item lately.
@@ -48,15 +68,14 @@ pub(crate) fn is_sleepy() -> bool {
         .try_with(|cell| {
             let mut i = cell.get();
             i.items += 1;
-            if i.items >= if i.sleepy { SLEEPY_SAMPLE } else { SAMPLE } {
-                if let Ok(now) = cpu::own_usage() {
-                    i.sleepy = i.judge(
-                        now.voluntary.saturating_sub(i.voluntary),
-                        now.involuntary.saturating_sub(i.involuntary),
-                    );
-                    (i.voluntary, i.involuntary) = (now.voluntary, now.involuntary);
-                }
+            if i.items >= SAMPLE {
                 i.items = 0;
+                if let Ok(now) = cpu::own_usage() {
+                    let voluntary = now.voluntary.saturating_sub(i.voluntary);
+                    let involuntary = now.involuntary.saturating_sub(i.involuntary);
+                    (i.voluntary, i.involuntary) = (now.voluntary, now.involuntary);
+                    i.judge(voluntary, involuntary);
+                }
             }
             cell.set(i);
             i.sleepy
@@ -68,27 +87,48 @@ pub(crate) fn is_sleepy() -> bool {
 mod tests {
     use super::*;
 
-    fn issuer(sleepy: bool) -> Issuer {
-        Issuer {
-            items: 64,
-            voluntary: 0,
-            involuntary: 0,
-            sleepy,
+    /// In how many of so many samples an issuer is taken for one that sleeps: `switches` says what a sample has, by that.
+    fn believed(samples: u32, i: &mut Issuer, switches: impl Fn(bool) -> (u64, u64)) -> u32 {
+        let mut n = 0;
+        for _ in 0..samples {
+            n += u32::from(i.sleepy);
+            let (voluntary, involuntary) = switches(i.sleepy);
+            i.judge(voluntary, involuntary);
         }
+        n
     }
 
     #[test]
-    fn an_issuer_whose_worker_often_comes_first_stays_one_that_sleeps() {
-        assert!(issuer(false).judge(64, 0));
-        assert!(issuer(true).judge(64, 0));
-        assert!(issuer(true).judge(20, 40));
-        assert!(!issuer(false).judge(20, 40), "it has to be seen first");
+    fn an_issuer_whose_worker_comes_before_it_sleeps_stays_one_that_sleeps() {
+        let mut i = Issuer::NEW;
+        let waits = |beside| if beside { (0, 16) } else { (16, 0) };
+        assert!(believed(50, &mut i, waits) > 40);
+        assert!(believed(100_000, &mut i, waits) > 99_700);
     }
 
     #[test]
-    fn an_issuer_that_only_loses_its_cpu_is_not_one_that_sleeps() {
-        assert!(!issuer(true).judge(0, 64));
-        assert!(!issuer(true).judge(0, 0));
-        assert!(!issuer(true).judge(20, 10), "it goes on for most items");
+    fn an_issuer_that_never_waits_is_never_believed_to() {
+        let mut i = Issuer::NEW;
+        let goes_on = |beside| if beside { (0, 16) } else { (0, 0) };
+        assert_eq!(believed(1000, &mut i, goes_on), 0);
+    }
+
+    #[test]
+    fn an_issuer_that_stops_waiting_is_found_out() {
+        let mut i = Issuer::NEW;
+        believed(100_000, &mut i, |_| (16, 0));
+        let goes_on = |beside| if beside { (0, 16) } else { (0, 0) };
+        let n = believed(100_000, &mut i, goes_on);
+        assert!(n <= LONGEST_TRUST / SAMPLE, "{n}");
+        assert!(
+            believed(
+                100,
+                &mut Issuer {
+                    sleepy: true,
+                    ..Issuer::NEW
+                },
+                |_| (0, 0)
+            ) <= 1
+        );
     }
 }

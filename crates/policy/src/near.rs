@@ -20,8 +20,10 @@ const FIRST_GAP: u32 = 32;
 const LONGEST_GAP: u32 = 4096;
 /// ...for so many in a row.
 const TRIAL: u32 = 6;
-/// A mean over about so many wake-ups.
+/// A mean over about so many wake-ups...
 const WEIGHT: u64 = 8;
+/// ...of which each counts for at most so many times the mean: one that something else held up says little.
+const OUTLIER: u64 = 4;
 
 /// A way to wake a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct Near {
     /// Mean time from waking to start, ns, by way; 0: not known.
     mean: [Time; 2],
     best: Way,
+    /// What was said last.
+    chosen: Way,
     /// The way of the last worker that came: the first one after a change pays for the change, which says nothing.
     last: Way,
     /// Wake-ups until the other way is tried.
@@ -61,6 +65,7 @@ impl Default for Near {
         Near {
             mean: [0; 2],
             best: Way::Anywhere,
+            chosen: Way::Anywhere,
             last: Way::Anywhere,
             left: FIRST_GAP,
             gap: FIRST_GAP,
@@ -73,6 +78,12 @@ impl Near {
     /// How to wake a worker now; none: where the system likes, and nothing is to be learned from it. `sleepy`: the issuer sleeps
     /// about once per item; `average_run_ns`: what items take.
     pub fn choose(&mut self, sleepy: bool, average_run_ns: u64) -> Option<Way> {
+        let way = self.choose_if(sleepy, average_run_ns);
+        self.chosen = way.unwrap_or(Way::Anywhere);
+        way
+    }
+
+    fn choose_if(&mut self, sleepy: bool, average_run_ns: u64) -> Option<Way> {
         if !sleepy || average_run_ns > BRIEF_NS {
             return None;
         }
@@ -100,24 +111,37 @@ impl Near {
         let mean = &mut self.mean[way as usize];
         *mean = match *mean {
             0 => ns,
-            m => (m * (WEIGHT - 1) + ns) / WEIGHT,
+            m => (m * (WEIGHT - 1) + ns.min(m * OUTLIER)) / WEIGHT,
         };
         let (tried_mean, best_mean) = (
             self.mean[self.best.other() as usize],
             self.mean[self.best as usize],
         );
-        // A trial is judged at its end, or as soon as it goes badly. The way in use is judged at once.
-        let lost = tried && tried_mean > 2 * best_mean;
+        let known = tried_mean != 0 && best_mean != 0;
+        // A trial is judged at its end, or as soon as it goes badly. The way in use is judged at once. Either has to be clearly
+        // better: a change costs a wake-up, and equal ways would change places for ever.
+        let lost = known && tried_mean > 2 * best_mean;
         if tried && self.trial > 0 && !lost {
             return;
         }
-        if tried_mean != 0 && tried_mean < best_mean {
+        let won = if tried {
+            tried_mean < best_mean * 3 / 4
+        } else {
+            2 * tried_mean < best_mean
+        };
+        if known && won || tried && best_mean == 0 {
             self.best = self.best.other();
             (self.gap, self.left, self.trial) = (FIRST_GAP, FIRST_GAP, 0);
         } else if tried {
             self.gap = (self.gap * 2).min(LONGEST_GAP);
             (self.left, self.trial) = (self.gap, 0);
         }
+    }
+
+    /// Whether the worker that was woken last for a pool at rest came beside its issuer.
+    #[inline]
+    pub fn is_beside(&self) -> bool {
+        self.chosen == Way::Beside
     }
 
     /// The way that is better as far as is known.

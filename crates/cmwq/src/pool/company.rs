@@ -15,6 +15,8 @@ pub(crate) struct Company {
     cpu: AtomicU32,
     /// When it was woken for an item that found the pool at rest, shifted left, and how in the lowest bit; 0: it was not.
     woken: AtomicU64,
+    /// By whom: the CPU.
+    woken_from: AtomicU32,
 }
 
 impl Company {
@@ -40,23 +42,25 @@ impl Company {
     }
 
     #[inline]
-    pub(super) fn woken(&self, way: Way, at: Time) {
+    pub(super) fn woken(&self, way: Way, from: u32, at: Time) {
+        self.woken_from.store(from, Ordering::Relaxed);
         let beside = u64::from(way == Way::Beside);
         self.woken.store(at << 1 | beside, Ordering::Relaxed);
     }
 
+    /// How and when it was woken for the item it comes for, `on` this CPU. None if that was left to the system, which then did what
+    /// the other way would have done: that says nothing.
     #[inline]
-    pub(super) fn take_woken(&self) -> Option<(Way, Time)> {
+    pub(super) fn take_woken(&self, on: u32) -> Option<(Way, Time)> {
         let word = self.woken.load(Ordering::Relaxed);
         if word == 0 {
             return None;
         }
         self.woken.store(0, Ordering::Relaxed);
-        let way = if word & 1 == 1 {
-            Way::Beside
-        } else {
-            Way::Anywhere
-        };
-        Some((way, word >> 1))
+        if word & 1 == 1 {
+            return Some((Way::Beside, word >> 1));
+        }
+        let from = self.woken_from.load(Ordering::Relaxed);
+        (from != on).then_some((Way::Anywhere, word >> 1))
     }
 }

@@ -340,7 +340,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
             }
             pool.visited(now);
             p.set_wake_cost(rt.wakes.typical_ns());
-            if let Some((way, at)) = shared.company.take_woken() {
+            if let Some((way, at)) = shared.company.take_woken(on) {
                 p.came(way, now.saturating_sub(at));
             }
             let next = p.next(*worker, here, now, &mut batch, drv);

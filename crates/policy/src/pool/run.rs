@@ -41,6 +41,11 @@ pub enum Next {
     Exit,
 }
 
+/// In the mean of what items take, one counts for at most so many times the mean...
+const OUTLIER: u64 = 4;
+/// ...or this long, ns.
+const OUTLIER_FLOOR_NS: u64 = 1_000;
+
 impl<T: Token, W> Pool<T, W> {
     /// The worker has nothing of its batch left to run (or never had): settles it and says what to do next. `out` is
     /// emptied and filled with the new batch.
@@ -463,7 +468,12 @@ impl<T: Token, W> Pool<T, W> {
             p.wait.record(start.saturating_sub(e.queued_at));
             p.run.record(end.saturating_sub(start));
         }
-        let took = end.saturating_sub(start);
+        // One that was held up (by whoever shares the CPU, say) says little about the others.
+        let took = end.saturating_sub(start).min(
+            self.average_run_ns
+                .saturating_mul(OUTLIER)
+                .max(OUTLIER_FLOOR_NS),
+        );
         self.average_run_ns = self.average_run_ns - (self.average_run_ns >> 4) + (took >> 4);
         self.manage.completed(end);
         e.pwq
