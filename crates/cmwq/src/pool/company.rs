@@ -15,8 +15,6 @@ pub(crate) struct Company {
     cpu: AtomicU32,
     /// When it was woken for an item that found the pool at rest, shifted left, and how in the lowest bit; 0: it was not.
     woken: AtomicU64,
-    /// By whom: the CPU.
-    woken_from: AtomicU32,
 }
 
 impl Company {
@@ -42,16 +40,15 @@ impl Company {
     }
 
     #[inline]
-    pub(super) fn woken(&self, way: Way, from: u32, at: Time) {
-        self.woken_from.store(from, Ordering::Relaxed);
+    pub(super) fn woken(&self, way: Way, at: Time) {
         let beside = u64::from(way == Way::Beside);
         self.woken.store(at << 1 | beside, Ordering::Relaxed);
     }
 
-    /// How and when it was woken for the item it comes for, `on` this CPU. None if that was left to the system, which then did what
-    /// the other way would have done: that says nothing.
+    /// How and when it was woken for the item it comes for. `elsewhere`: not where its waker was. None if that was left to the system,
+    /// which then did what the other way would have done: that says nothing.
     #[inline]
-    pub(super) fn take_woken(&self, on: u32) -> Option<(Way, Time)> {
+    pub(super) fn take_woken(&self, elsewhere: bool) -> Option<(Way, Time)> {
         let word = self.woken.load(Ordering::Relaxed);
         if word == 0 {
             return None;
@@ -60,7 +57,6 @@ impl Company {
         if word & 1 == 1 {
             return Some((Way::Beside, word >> 1));
         }
-        let from = self.woken_from.load(Ordering::Relaxed);
-        (from != on).then_some((Way::Anywhere, word >> 1))
+        elsewhere.then_some((Way::Anywhere, word >> 1))
     }
 }

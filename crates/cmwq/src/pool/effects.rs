@@ -60,8 +60,8 @@ pub(crate) struct Effects {
     /// Who is to be woken first, and where it is wanted.
     woken: Option<&'static WorkerShared>,
     wanted_on: Option<u32>,
-    /// It is woken for an item that found the pool at rest: how, from which CPU, and when that was decided.
-    way: Option<(Way, u32, Time)>,
+    /// It is woken for an item that found the pool at rest: how, and when that was decided.
+    way: Option<(Way, Time)>,
     more_wakes: Vec<WakeToken>,
     create: Option<BirthReason>,
     /// Where the new worker is to begin.
@@ -102,7 +102,7 @@ impl<'a> Driver<'a> {
     /// Who is woken in this step is for an item that found the pool at rest.
     #[inline]
     pub(crate) fn wake_by(&mut self, way: Way, issuer_cpu: u32, now: Time) {
-        self.effects.way = Some((way, issuer_cpu, now));
+        self.effects.way = Some((way, now));
         if way == Way::Beside {
             self.effects.wanted_on = Some(issuer_cpu);
         }
@@ -171,8 +171,8 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
             self.effects.homing.push(shared);
         }
         if self.effects.wake.is_none() {
-            if let Some((way, from, at)) = self.effects.way {
-                shared.company.woken(way, from, at);
+            if let Some((way, at)) = self.effects.way {
+                shared.company.woken(way, at);
             }
             // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
             self.effects.woken = self

@@ -256,6 +256,7 @@ fn link(s: &Submission, pool: u32, policy: &mut Policy, drv: &mut Driver<'_>) {
         chained: true,
         issuer_cpu: s.issuer_cpu,
     };
+    policy.expect_one_less();
     let Ok(entry) = policy.enqueue(q, s.queued_at, drv) else {
         unreachable!("chained queueing is not refused")
     };

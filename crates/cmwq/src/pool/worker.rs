@@ -30,8 +30,9 @@ pub(crate) struct WorkerShared {
     pub(crate) cpu_time: AtomicU64,
     /// The worker said that it is about to block.
     pub(crate) away: AtomicBool,
-    /// When it was woken last, 0 if that is not to be measured.
-    pub(crate) woken_at: AtomicU64,
+    /// When it was woken last, and by which CPU.
+    woken_at: AtomicU64,
+    woken_from: AtomicU32,
     /// The CPU where it went to sleep.
     slept_on: AtomicU32,
     /// It was moved to its pod when it was woken; it may roam again once it runs.
@@ -87,6 +88,7 @@ impl WorkerShared {
             cpu_time: AtomicU64::new(0),
             away: AtomicBool::new(false),
             woken_at: AtomicU64::new(0),
+            woken_from: AtomicU32::new(u32::MAX),
             slept_on: AtomicU32::new(u32::MAX),
             homed: AtomicBool::new(false),
             widened: AtomicBool::new(false),
@@ -216,13 +218,12 @@ impl WorkerShared {
         }
     }
 
-    /// It is woken now. The time is kept for the measure of wake-ups unless the waker keeps the CPU where the worker sleeps: that
-    /// would measure how long the waker goes on.
+    /// It is woken now.
     #[inline]
     pub(super) fn note_wake(&self, now: Time) {
-        let own = cpu::current_cpu() == Some(self.slept_on.load(Ordering::Relaxed));
-        self.woken_at
-            .store(if own { 0 } else { now }, Ordering::Relaxed);
+        self.woken_at.store(now, Ordering::Relaxed);
+        self.woken_from
+            .store(cpu::current_cpu().unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// Whether it went to sleep on a CPU outside these.
@@ -332,6 +333,8 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         let homed = shared.homed.load(Ordering::Relaxed);
         let mut looked_at = 0;
         let mut lone = false;
+        // Where its waker goes on, a wake-up takes as long as that does: that is not to be measured.
+        let elsewhere = shared.woken_from.load(Ordering::Relaxed) != on;
         let (next, at) = pool.step_for_items(&mut todo, |p, drv| {
             let now = drv.now();
             looked_at = now;
@@ -340,7 +343,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
             }
             pool.visited(now);
             p.set_wake_cost(rt.wakes.typical_ns());
-            if let Some((way, at)) = shared.company.take_woken(on) {
+            if let Some((way, at)) = shared.company.take_woken(elsewhere) {
                 p.came(way, now.saturating_sub(at));
             }
             let next = p.next(*worker, here, now, &mut batch, drv);
@@ -364,7 +367,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         }
         // Where more than one item had gathered, the CPU was busy: that says nothing about wake-ups.
         let since = std::mem::take(&mut woken_at);
-        if since != 0 && lone {
+        if since != 0 && lone && elsewhere {
             rt.wakes.record(looked_at.saturating_sub(since));
         }
         if homed && shared.homed.swap(false, Ordering::Relaxed) {

@@ -5,8 +5,9 @@ use cmwq_policy::hist::{BUCKETS, bucket_low, bucket_of};
 use cmwq_policy::pool::WAKE_COST_NS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The hedge delay is worked out anew after this many wake-ups.
+/// The hedge delay is worked out anew after this many wake-ups, the price of one also after the first so many.
 const REVIEW: u32 = 64;
+const FIRST_REVIEW: u32 = 8;
 /// When this many are in the histogram all counts are halved, so that old ones fade.
 const FADE: u32 = 4096;
 /// The hedge delay never exceeds this. On a CPU that others keep busy wake-ups take milliseconds, and that is when an offer is
@@ -48,7 +49,16 @@ impl Wakes {
         let n = self.n.fetch_add(1, Ordering::Relaxed) + 1;
         if n.is_multiple_of(REVIEW) {
             self.review(n >= FADE);
+        } else if n == FIRST_REVIEW {
+            self.review_price(u64::from(n));
         }
+    }
+
+    fn review_price(&self, total: u64) {
+        let typical = self
+            .exceeded_by(total / 2)
+            .clamp(WAKE_COST_NS, MAX_WAKE_COST_NS);
+        self.typical.store(typical, Ordering::Relaxed);
     }
 
     #[cold]
@@ -63,11 +73,7 @@ impl Wakes {
             self.exceeded_by(total / 1000),
         );
         self.p99.store(p99, Ordering::Relaxed);
-        let typical = self.exceeded_by(total / 2);
-        self.typical.store(
-            typical.clamp(WAKE_COST_NS, MAX_WAKE_COST_NS),
-            Ordering::Relaxed,
-        );
+        self.review_price(total);
         let hedge = hedge_delay(p99).min(MAX_HEDGE_NS);
         self.hedge.store(hedge, Ordering::Relaxed);
         self.patience

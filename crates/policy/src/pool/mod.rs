@@ -272,6 +272,12 @@ impl<T: Token, W> Pool<T, W> {
         self.expected = items;
     }
 
+    /// The driver is about to queue one of those.
+    #[inline]
+    pub fn expect_one_less(&mut self) {
+        self.expected = self.expected.saturating_sub(1);
+    }
+
     /// What a wake-up costs here, as measured by now; see [`PoolConfig::wake_cost_ns`].
     #[inline]
     pub fn set_wake_cost(&mut self, ns: u64) {
