@@ -88,10 +88,11 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Makes them runnable. 5 ns each if they are, about 1 us if one sleeps.
-    pub(crate) fn rouse(&self) {
+    /// Makes them runnable, or that of one CPU. 5 ns each if they are, about 1 us if one sleeps.
+    pub(crate) fn rouse(&self, only: Option<u32>) {
         self.service.hurry();
-        self.sentinels.iter().for_each(|s| s.rouse());
+        let wanted = |s: &&&Sentinel| only.is_none_or(|cpu| s.cpu == cpu);
+        self.sentinels.iter().filter(wanted).for_each(|s| s.rouse());
     }
 }
 
@@ -469,7 +470,7 @@ impl Sentinel {
             // Ordering: Acquire pairs with the Release of `watch`.
             let p = slot.load(Ordering::Acquire);
             // SAFETY: null or a pool, and pools are never given back.
-            unsafe { p.as_ref() }.filter(|p| p.watch.is_wanted())
+            unsafe { p.as_ref() }.filter(|p| p.watch.is_wanted_on(self.cpu))
         })
     }
 

@@ -376,9 +376,8 @@ impl Detect {
                 crew
             }
         };
-        if pool.watch.is_wanted() {
-            crew.sentinels.iter().for_each(|s| s.rouse());
-        }
+        let wanted = |s: &&&'static Sentinel| pool.watch.is_wanted_on(s.cpu());
+        crew.sentinels.iter().filter(wanted).for_each(|s| s.rouse());
         self.lock().retire_at = None;
     }
 

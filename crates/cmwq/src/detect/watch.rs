@@ -26,6 +26,8 @@ pub(crate) struct PoolWatch {
     confirmed: AtomicU32,
     /// The last one found that the CPU which was asked about has a worker to run.
     busy: AtomicBool,
+    /// All that is at work is one worker that stays beside an issuer on this CPU: its sentinel alone is wanted. Plus 1; 0: all are.
+    only: AtomicU32,
 }
 
 /// What the pool's lock guards of it.
@@ -37,6 +39,8 @@ pub(crate) struct Watched {
     pub(super) armed: bool,
     /// Sentinels of the CPUs where its workers run.
     pub(super) crew: Option<Arc<Crew>>,
+    /// The worker that stays beside an issuer, as published.
+    beside: Option<WorkerId>,
 }
 
 /// What is to be done after the lock was dropped.
@@ -45,8 +49,8 @@ pub(crate) enum Notice {
     Nothing,
     /// The service must put the pool on its list.
     Arm,
-    /// Sentinels are needed.
-    Rouse(Arc<Crew>),
+    /// Sentinels are needed, all or that of one CPU.
+    Rouse(Arc<Crew>, Option<u32>),
 }
 
 impl PoolWatch {
@@ -57,12 +61,19 @@ impl PoolWatch {
             answered: AtomicU32::new(0),
             confirmed: AtomicU32::new(0),
             busy: AtomicBool::new(false),
+            only: AtomicU32::new(0),
         }
     }
 
     /// Whether a sentinel is wanted: items wait behind what runs, or a worker is on its way to them.
     pub(super) fn is_wanted(&self) -> bool {
         self.backlog.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the one of this CPU is.
+    pub(super) fn is_wanted_on(&self, cpu: u32) -> bool {
+        let only = self.only.load(Ordering::Relaxed);
+        self.is_wanted() && (only == 0 || only == cpu.saturating_add(1))
     }
 
     /// Whether a worker is on its way to waiting items: one that is stuck behind another on a busy CPU takes long.
@@ -115,7 +126,9 @@ impl Watched {
             Some(b) => b == backlog && (b == Backlog::None || self.standby == policy.idle_head()),
             None => backlog == Backlog::None,
         };
-        if same {
+        // One that left its issuer has done so on its own.
+        let left = self.beside.is_some_and(|w| stays_on(workers, w).is_none());
+        if same && !left {
             return Notice::Nothing;
         }
         self.publish(backlog, policy, workers, words)
@@ -144,6 +157,13 @@ impl Watched {
             // Ordering: Release pairs with the Acquire of `standby`.
             words.standby.store(record, Ordering::Release);
         }
+        let beside = policy.lone_worker().filter(|_| level != 0);
+        let only = beside.and_then(|w| stays_on(workers, w));
+        self.beside = beside.filter(|_| only.is_some());
+        words.only.store(
+            only.map_or(0, |cpu| cpu.saturating_add(1)),
+            Ordering::Relaxed,
+        );
         words.backlog.store(level, Ordering::Relaxed);
         if backlog == Backlog::None || (backlog == Backlog::Coming && !self.armed) {
             return Notice::Nothing;
@@ -156,11 +176,16 @@ impl Watched {
             Some(crew)
                 if level != 0 && !matches!(before, Some(Backlog::Behind | Backlog::Coming)) =>
             {
-                Notice::Rouse(Arc::clone(crew))
+                Notice::Rouse(Arc::clone(crew), only)
             }
             _ => Notice::Nothing,
         }
     }
+}
+
+/// The CPU on which the worker stays beside an issuer.
+fn stays_on(workers: &[Option<Arc<WorkerShared>>], w: WorkerId) -> Option<u32> {
+    workers.get(w as usize)?.as_ref()?.company.with()
 }
 
 impl Notice {
@@ -180,7 +205,7 @@ impl Notice {
                     rt.detect.arm(rt, pool);
                 }
             }
-            Notice::Rouse(crew) => crew.rouse(),
+            Notice::Rouse(crew, only) => crew.rouse(only),
         }
     }
 }

@@ -199,6 +199,8 @@ pub struct Pool<T, W> {
 }
 
 const BUSY_BUCKETS: usize = 64;
+/// Among more workers than this nobody is looked for.
+const FEW: u32 = 16;
 
 #[derive(Debug, Clone)]
 struct Barrier<W> {
@@ -293,6 +295,20 @@ impl<T: Token, W> Pool<T, W> {
             return None;
         }
         self.near.choose(sleepy(), self.average_run_ns)
+    }
+
+    /// The worker that was woken beside its issuer, if it is all that is at work. O([`FEW`]).
+    #[inline]
+    pub fn lone_worker(&self) -> Option<WorkerId> {
+        let alone = self.counts.running + self.counts.waking == 1 && self.counts.attached == 0;
+        if !alone || !self.near.is_beside() || self.counts.own() > FEW {
+            return None;
+        }
+        let at_work = |w: &Worker<T>| matches!(w.state, WorkerState::Running | WorkerState::Waking);
+        self.workers
+            .iter()
+            .find(|(_, w)| at_work(w))
+            .map(|(id, _)| id)
     }
 
     /// A worker that was woken in this way came `ns` later.
