@@ -90,9 +90,14 @@ pub(crate) struct Crew {
 impl Crew {
     /// Makes them runnable, or that of one CPU. 5 ns each if they are, about 1 us if one sleeps.
     pub(crate) fn rouse(&self, only: Option<u32>) {
+        if let Some(cpu) = only
+            && let Some(s) = self.sentinels.iter().find(|s| s.cpu == cpu && s.is_there())
+        {
+            // Short items one at a time: the service's slow tick is enough besides.
+            return s.rouse();
+        }
         self.service.hurry();
-        let wanted = |s: &&&Sentinel| only.is_none_or(|cpu| s.cpu == cpu);
-        self.sentinels.iter().filter(wanted).for_each(|s| s.rouse());
+        self.sentinels.iter().for_each(|s| s.rouse());
     }
 }
 

@@ -12,16 +12,13 @@ use crate::shim::leaf::{Mutex, PoisonError};
 use crate::sys::clock::Clock;
 use crate::sys::cpu;
 use crate::sys::thread::ThreadSpec;
-use cmwq_policy::pool::{Backlog, Time, WorkerState};
+use cmwq_policy::pool::{Backlog, LONG_WAIT_NS, Time, WorkerState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// After this many ticks that found nothing the period grows fourfold.
 const FRUITLESS: u32 = 8;
-/// An item that has waited for this long when a tick comes by is not served well by a worker that keeps to one CPU. Nearly every
-/// tick finds an item that was queued just now.
-const COMPANY_NS: Time = 500_000;
 /// Ticks after a call that come sooner.
 const HURRIED: u32 = 3;
 /// A pool without waiting items leaves the list after this many ticks: a load with short pauses does not wake the service
@@ -280,7 +277,7 @@ impl Detect {
         let (owed, backlog, late) = pool.with_tick(|p, drv| {
             let now = drv.now();
             let waited = p.oldest_waiting().map_or(0, |t| now.saturating_sub(t));
-            (p.tick(now, drv), p.backlog(), waited >= COMPANY_NS)
+            (p.tick(now, drv), p.backlog(), waited >= LONG_WAIT_NS)
         });
         if late {
             pool.part_company();

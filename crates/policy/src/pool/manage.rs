@@ -17,6 +17,9 @@ pub const FLOOR_FIRST_NS: u64 = 1_000_000_000;
 /// An item that runs for longer than this gives the rest of its batch back. Many times the cost of a recall, a fraction of
 /// the tick's period.
 pub const BATCH_PATIENCE_NS: u64 = 500_000;
+/// When a tick comes by, an item that has waited for this long is not served well: half the shortest tick, so that the first tick
+/// after the one that an item just missed is enough.
+pub const LONG_WAIT_NS: u64 = 500_000;
 /// A worker that came for a queue that was owed one stops being the pool's one extra after this many times `fairness_ns`.
 const OWED_PATIENCE: u64 = 10;
 /// How many worklist entries one look for an owed queue visits.
@@ -252,8 +255,11 @@ impl<T: Token, W> Pool<T, W> {
         }
         self.floor(now, drv);
         let found = self.fairness(now, drv);
-        // Whatever the mean says, these have waited for a whole tick.
-        if self.needs_more() {
+        // Nearly every look finds an item that was queued just now; whatever the mean says of those that have waited for long.
+        let waited = self.oldest_waiting().map_or(0, |t| now.saturating_sub(t));
+        if waited < LONG_WAIT_NS {
+            self.kick(now, drv);
+        } else if self.needs_more() {
             self.start_one(BirthReason::Demand, now, drv);
         }
         self.distress(now, drv);

@@ -24,8 +24,8 @@ mod worker;
 
 pub use entry::{Entry, Place};
 pub use manage::{
-    BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, MAYDAY_INITIAL_NS,
-    MAYDAY_INTERVAL_NS,
+    BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, LONG_WAIT_NS,
+    MAYDAY_INITIAL_NS, MAYDAY_INTERVAL_NS,
 };
 pub use outward::{Offer, Outlook};
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};

@@ -16,7 +16,8 @@ pub const WAKE_PATIENCE_NS: u64 = 50_000;
 /// What a wake-up costs until the worker runs (measured: 20-30 us to a halted CPU of a guest, 3 us to a busy one).
 pub const WAKE_COST_NS: u64 = 20_000;
 
-/// A second worker comes for what waits behind one beside an issuer after so many wake-ups' time.
+/// A second worker comes for what waits behind one beside an issuer only if that is so many wake-ups' time: it would be on
+/// another CPU, away from the issuer, which gives its CPU to the first one whenever it waits.
 const BESIDE_PATIENCE: u64 = 4;
 
 /// What a worker is to its pool.
@@ -373,16 +374,13 @@ impl<T: Token, W> Pool<T, W> {
             return true;
         }
         let head = self.worklist.head();
-        let cost = self.config.wake_cost_ns;
+        let mut cost = self.config.wake_cost_ns * at_work;
+        if at_work == 1 && self.near.is_beside() {
+            cost *= BESIDE_PATIENCE;
+        }
         let waiting = (self.worklist.len() + self.expected) as u64;
-        // The one that is beside an issuer waits while that goes on, and gets the CPU when it sleeps.
-        let patience = if at_work == 1 && self.near.is_beside() {
-            BESIDE_PATIENCE * cost
-        } else {
-            cost
-        };
-        waiting * self.average_run_ns >= cost * at_work
-            || now.saturating_sub(self.entries[head].active_at) >= patience
+        waiting * self.average_run_ns >= cost
+            || now.saturating_sub(self.entries[head].active_at) >= cost / at_work
     }
 
     /// Wakes the most recently idle worker, or asks for a new one, if one more is needed and pays. One is on its way at a time: it
