@@ -23,7 +23,7 @@ const TRIAL: u32 = 6;
 /// A mean over about so many wake-ups...
 const WEIGHT: u64 = 8;
 /// ...of which each counts for at most so many times the mean: one that something else held up says little.
-const OUTLIER: u64 = 4;
+const OUTLIER: u64 = 6;
 
 /// A way to wake a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

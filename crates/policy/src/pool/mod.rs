@@ -12,10 +12,14 @@
 //! | `worker.rs` | worker states, the idle list, waking, creating, culling |
 //! | `run.rs` | taking items, collisions, settling what was done |
 //! | `manage.rs` | blocked workers, hogs, fairness, the liveness floor, mayday |
+//! | `nearby.rs` | which item a worker takes first, which worker is woken and how |
 //! | `outward.rs` | what other pods may see of the pool, and offers to them |
 
 mod entry;
 mod manage;
+mod nearby;
+#[cfg(test)]
+mod notes;
 mod outward;
 mod pwq;
 mod queue;
@@ -37,7 +41,6 @@ pub use worker::{
 };
 
 use crate::list::{Arena, List, NIL};
-use crate::near::{BRIEF_NS, Way};
 
 /// Nanoseconds on the driver's monotonic clock.
 pub type Time = u64;
@@ -199,8 +202,6 @@ pub struct Pool<T, W> {
 }
 
 const BUSY_BUCKETS: usize = 64;
-/// Among more workers than this nobody is looked for.
-const FEW: u32 = 16;
 
 #[derive(Debug, Clone)]
 struct Barrier<W> {
@@ -284,42 +285,6 @@ impl<T: Token, W> Pool<T, W> {
     #[inline]
     pub fn set_wake_cost(&mut self, ns: u64) {
         self.config.wake_cost_ns = ns;
-    }
-
-    /// How the worker is to be woken that the next item needs, if nobody is at work and it matters. `sleepy`: whether its
-    /// issuer sleeps about once per such item; asked only of a pool at rest.
-    #[inline]
-    pub fn way_to_wake(&mut self, sleepy: impl FnOnce() -> bool) -> Option<Way> {
-        let at_rest = self.counts.running + self.counts.waking == 0;
-        if !at_rest || self.config.kind != PoolKind::Unbound {
-            return None;
-        }
-        self.near.choose(sleepy(), self.average_run_ns)
-    }
-
-    /// The worker that was woken beside its issuer, if it is all that is at work. O([`FEW`]).
-    #[inline]
-    pub fn lone_worker(&self) -> Option<WorkerId> {
-        let alone = self.counts.running + self.counts.waking == 1 && self.counts.attached == 0;
-        if !alone || !self.near.is_beside() || self.counts.own() > FEW {
-            return None;
-        }
-        let at_work = |w: &Worker<T>| matches!(w.state, WorkerState::Running | WorkerState::Waking);
-        self.workers
-            .iter()
-            .find(|(_, w)| at_work(w))
-            .map(|(id, _)| id)
-    }
-
-    /// A worker that was woken in this way came `ns` later.
-    pub fn came(&mut self, way: Way, ns: Time) {
-        self.near.learned(way, ns);
-    }
-
-    /// Whether items are so short, on average, that they may be run beside their issuer.
-    #[inline]
-    pub fn is_brief(&self) -> bool {
-        self.average_run_ns <= BRIEF_NS
     }
 
     /// How many items of any state the pool holds.

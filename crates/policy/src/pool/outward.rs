@@ -257,87 +257,10 @@ impl<T: Token, W> Pool<T, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::{
-        Enqueue, Here, Next, PoolConfig, PwqConfig, PwqFlags, PwqId, Taken, WorkerKind,
-    };
+    use crate::pool::notes::{HERE, Notes, pool, queue, start};
+    use crate::pool::{Next, PwqId, WorkerKind};
 
     const HEDGE: u64 = 100_000;
-    const HERE: Here = Here {
-        cpu: 0,
-        in_pod: true,
-    };
-
-    /// Workers claim nothing beyond the first item of a batch.
-    #[derive(Default)]
-    struct Notes {
-        woken: Vec<WorkerId>,
-        wanted: Vec<BirthReason>,
-    }
-
-    impl Driver<u32> for Notes {
-        fn wake(&mut self, w: WorkerId) {
-            self.woken.push(w);
-        }
-        fn create(&mut self, reason: BirthReason) {
-            self.wanted.push(reason);
-        }
-        fn barrier(&mut self, _: u32) {}
-        fn flushed(&mut self, _: PwqTag, _: u8) {}
-        fn ask(&mut self, _: PwqTag) {}
-        fn give_back(&mut self, _: PwqTag, _: u32) {}
-        fn drained(&mut self, _: PwqTag) {}
-        fn mayday(&mut self, _: PwqTag) {}
-        fn contended(&self, _: PwqTag) -> bool {
-            false
-        }
-        fn claimed(&self, _: WorkerId) -> u32 {
-            1
-        }
-        fn recall(&mut self, _: WorkerId) -> u32 {
-            1
-        }
-        fn start_stamp(&self, _: WorkerId, _: u32) -> Time {
-            0
-        }
-    }
-
-    fn pool(helpable: bool) -> (Pool<u32, u32>, PwqId, Notes) {
-        let mut p = Pool::new(PoolConfig {
-            reserve: false,
-            ..PoolConfig::default()
-        });
-        let id = p.link_pwq(PwqConfig {
-            tag: 7,
-            limit: 100,
-            leased: false,
-            colour: 0,
-            flags: PwqFlags {
-                helpable,
-                ..PwqFlags::default()
-            },
-            draining: false,
-            frozen: false,
-        });
-        (p, id, Notes::default())
-    }
-
-    fn queue(p: &mut Pool<u32, u32>, pwq: PwqId, item: u32, now: Time, drv: &mut Notes) {
-        let q = Enqueue {
-            item,
-            pwq,
-            oneshot: true,
-            chained: false,
-            issuer_cpu: 0,
-        };
-        p.enqueue(q, now, drv).unwrap();
-    }
-
-    fn start(p: &mut Pool<u32, u32>, now: Time, drv: &mut Notes) -> (WorkerId, Next) {
-        let w = p.worker_started(0, now);
-        let mut batch: Vec<Taken<u32>> = Vec::new();
-        (w, p.next(w, HERE, now, &mut batch, drv))
-    }
-
     #[test]
     fn an_item_is_offered_once_it_is_overdue_and_counted_once() {
         let (mut p, q, mut d) = pool(true);

@@ -71,8 +71,8 @@ impl<T: Token, W> Pool<T, W> {
         self.finish(w, now, drv);
         self.manage.left(w);
         if self.take_private(w, out)
-            || (self.may_keep_working(w, now) && self.take(w, now, out, drv))
-            || (self.steal(now, drv) && self.take(w, now, out, drv))
+            || (self.may_keep_working(w, now) && self.take(w, here, now, out, drv))
+            || (self.steal(now, drv) && self.take(w, here, now, out, drv))
         {
             self.start(w, here, now, out, drv);
             return Next::Run;
@@ -190,10 +190,11 @@ impl<T: Token, W> Pool<T, W> {
         }
     }
 
-    /// Fills a batch from the head of the worklist.
+    /// Fills a batch from the head of the worklist, near items first.
     fn take<D: Driver<W>>(
         &mut self,
         w: WorkerId,
+        here: Here,
         now: Time,
         out: &mut Vec<Taken<T>>,
         drv: &mut D,
@@ -221,7 +222,7 @@ impl<T: Token, W> Pool<T, W> {
             ((waiting / sharers) as usize).clamp(1, BATCH)
         };
         while out.len() < max {
-            let id = self.worklist.head();
+            let id = self.nearest(here.cpu);
             if id == NIL {
                 break;
             }

@@ -412,8 +412,9 @@ impl<T: Token, W> Pool<T, W> {
         now: Time,
         drv: &mut D,
     ) -> bool {
-        let w = self.workers.pop_front(&mut self.idle);
+        let w = self.nearest_idle();
         if w != NIL {
+            self.workers.unlink(&mut self.idle, w);
             self.set_state(w, WorkerState::Waking);
             self.waking_since = now;
             drv.wake(w);
