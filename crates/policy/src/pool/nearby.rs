@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn short_items_are_taken_in_order() {
-        let (mut p, _, mut d, w) = mixed(NEAR_RUN_NS - 1, 4);
+        let (mut p, _, mut d, w) = mixed(NEAR_RUN_NS / 5, 4);
         let order: Vec<u32> = (0..4)
             .map(|_| takes(&mut p, w, THERE, 10_000, &mut d)[0])
             .collect();
