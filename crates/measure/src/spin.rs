@@ -1,7 +1,12 @@
 //! Computing for a known time: a chain of dependent multiplications, so many per microsecond, measured once and used for every
 //! candidate, so that all compute the same.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Length and number of the runs that are timed.
+const STEPS: u64 = 200_000;
+const RUNS: usize = 60;
 
 /// How fast this machine's CPUs run the chain.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,17 +18,42 @@ pub struct Rate {
 impl Rate {
     /// The fastest of many short runs: noise only ever slows one down. Takes about 40 ms.
     pub fn measure() -> Self {
-        const STEPS: u64 = 200_000;
-        let best = (0..60)
-            .map(|_| {
-                let began = Instant::now();
-                chain(STEPS);
-                began.elapsed()
-            })
-            .min()
-            .unwrap_or(Duration::from_micros(STEPS));
+        Self::of(Self::sorted_runs()[0])
+    }
+
+    /// The median of as many runs while `others` other threads compute as well: what a CPU does when its neighbours, which may
+    /// share a core with it, are busy.
+    pub fn measure_beside(others: usize) -> Self {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for _ in 0..others {
+                s.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        chain(10_000);
+                    }
+                });
+            }
+            let runs = Self::sorted_runs();
+            stop.store(true, Ordering::Relaxed);
+            Self::of(runs[runs.len() / 2])
+        })
+    }
+
+    /// What each of many short runs took.
+    fn sorted_runs() -> [Duration; RUNS] {
+        let mut runs = [Duration::ZERO; RUNS];
+        for run in &mut runs {
+            let began = Instant::now();
+            chain(STEPS);
+            *run = began.elapsed();
+        }
+        runs.sort_unstable();
+        runs
+    }
+
+    fn of(run: Duration) -> Self {
         Self {
-            steps_per_us: STEPS as f64 / (best.as_nanos().max(1) as f64 / 1000.0),
+            steps_per_us: STEPS as f64 / (run.as_nanos().max(1) as f64 / 1000.0),
         }
     }
 

@@ -190,6 +190,8 @@ pub struct Pool<T, W> {
     expected: usize,
     near: crate::near::Near,
     last_progress: Time,
+    /// The CPU where a worker began last.
+    started_on: u32,
     /// Since when items wait without a break.
     waiting_since: Time,
     /// When the worker that is on its way was woken.
@@ -230,6 +232,7 @@ impl<T: Token, W> Pool<T, W> {
             expected: 0,
             near: crate::near::Near::default(),
             last_progress: 0,
+            started_on: u32::MAX,
             waiting_since: 0,
             waking_since: 0,
             no_create_before: 0,

@@ -37,23 +37,25 @@ impl<T: Token, W> Pool<T, W> {
         few.find(near).unwrap_or(head)
     }
 
-    /// The idle worker to wake: the most recent one, or one among the first few that ran last where the first item was
-    /// queued. If all CPUs are busy the system wakes it there.
+    /// The idle worker to wake: the most recent one, or one among the first few that ran last where the first item was queued. If
+    /// all CPUs are busy the system wakes it there. If a worker has just begun to run there, rather one that ran elsewhere: the system
+    /// may put it behind that one although another CPU is idle.
     #[inline]
     pub(super) fn nearest_idle(&self) -> WorkerId {
         let first = self.idle.head();
         let Some(item) = self.entries.get(self.worklist.head()) else {
             return first;
         };
-        if first == NIL
-            || self.workers[first].cpu == item.issuer_cpu
-            || self.config.kind != PoolKind::Unbound
-        {
+        if first == NIL || self.config.kind != PoolKind::Unbound {
+            return first;
+        }
+        let begun = self.counts.running > 0 && self.started_on == item.issuer_cpu;
+        let suits = |w: WorkerId| (self.workers[w].cpu == item.issuer_cpu) != begun;
+        if suits(first) {
             return first;
         }
         let mut few = self.workers.ids(&self.idle).take(IDLE_SCAN);
-        few.find(|&w| self.workers[w].cpu == item.issuer_cpu)
-            .unwrap_or(first)
+        few.find(|&w| suits(w)).unwrap_or(first)
     }
 
     /// How the worker is to be woken that the next item needs, if nobody is at work and it matters. `sleepy`: whether its
@@ -182,6 +184,30 @@ mod tests {
         d.woken.clear();
         queue_on(0, &mut p, q, 3, 30, &mut d);
         assert_eq!(d.woken, [a]);
+    }
+
+    #[test]
+    fn a_second_worker_is_not_woken_where_the_first_one_has_just_begun() {
+        let (mut p, q, mut d) = pool(true);
+        p.config.target = 3;
+        let workers: Vec<_> = [HERE, THERE, HERE]
+            .map(|here| {
+                queue_on(here.cpu, &mut p, q, 0, 0, &mut d);
+                let w = p.worker_started(0, 0);
+                assert!(!takes(&mut p, w, here, 0, &mut d).is_empty());
+                (w, here)
+            })
+            .into();
+        for &(w, here) in &workers {
+            assert!(takes(&mut p, w, here, 10, &mut d).is_empty());
+        }
+        p.average_run_ns = 1_000_000;
+        d.woken.clear();
+        queue_on(0, &mut p, q, 1, 20, &mut d);
+        queue_on(0, &mut p, q, 2, 20, &mut d);
+        assert_eq!(d.woken, [workers[2].0], "the last one, which ran there");
+        assert!(!takes(&mut p, workers[2].0, HERE, 20, &mut d).is_empty());
+        assert_eq!(d.woken[1..], [workers[1].0]);
     }
 
     #[test]

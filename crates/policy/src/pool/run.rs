@@ -310,6 +310,7 @@ impl<T: Token, W> Pool<T, W> {
         self.pwqs[first].served_at = now;
         self.last_progress = now;
         self.workers[w].cpu = here.cpu;
+        self.started_on = here.cpu;
         self.workers[w].in_pod = here.in_pod;
         self.count_started(w, 1);
         if self.workers[w].kind == WorkerKind::Normal {

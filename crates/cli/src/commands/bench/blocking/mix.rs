@@ -1,8 +1,8 @@
 //! Computing items queued behind sleeping ones.
 
-use super::{median_ms, overhead};
+use super::median_ms;
 use anyhow::Context;
-use cmwq_measure::spin::chain;
+use cmwq_measure::spin::{Rate, chain};
 use cmwq_measure::stats;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,6 +27,7 @@ pub(super) struct Mixes {
     warm_all: Vec<Duration>,
     alone: Vec<Duration>,
     ideal: Duration,
+    steps: Option<u64>,
 }
 
 struct Pass {
@@ -41,7 +42,10 @@ impl Mixes {
         let rt = cmwq::Runtime::builder().build()?;
         let wq = rt.workqueue("mix").build()?;
         self.ideal = COMPUTE * COMPUTING as u32;
-        let steps = overhead::steps_for(COMPUTE);
+        // The ideal has all CPUs compute at once, so that is when an item is to take its time.
+        let steps = *self
+            .steps
+            .get_or_insert_with(|| Rate::measure_beside(cpus - 1).steps(COMPUTE));
         let cold = pass(&rt, &wq, cpus, SLEEPING * cpus, steps)?;
         self.cold.push(cold.computed);
         self.cold_workers.push(cold.workers as f64);
