@@ -56,13 +56,13 @@ pub(crate) struct Driver<'a> {
 /// What to do for this pool after its lock was dropped.
 #[derive(Default)]
 pub(crate) struct Effects {
-    wake: Option<WakeToken>,
     /// Who is to be woken first, and where it is wanted.
-    woken: Option<&'static WorkerShared>,
+    wake: Option<(&'static WorkerShared, WakeToken)>,
     wanted_on: Option<u32>,
     /// It is woken for an item that found the pool at rest: how, and when that was decided.
     way: Option<(Way, Time)>,
-    more_wakes: Vec<WakeToken>,
+    /// Others, who go where the system likes.
+    more_wakes: Vec<(&'static WorkerShared, WakeToken)>,
     create: Option<BirthReason>,
     /// Where the new worker is to begin.
     born_on: Option<u32>,
@@ -170,17 +170,15 @@ impl PolicyDriver<Arc<Completion>> for Driver<'_> {
             let shared = Arc::clone(shared);
             self.effects.homing.push(shared);
         }
+        // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
+        let record = unsafe { &*Arc::as_ptr(shared) };
         if self.effects.wake.is_none() {
             if let Some((way, at)) = self.effects.way {
                 shared.company.woken(way, at);
             }
-            // SAFETY: the records of a pool's workers are never given back, see `WorkerShared::obtain`.
-            self.effects.woken = self
-                .worker(w)
-                .map(|s| unsafe { &*std::ptr::from_ref::<WorkerShared>(s) });
-            self.effects.wake = Some(token);
+            self.effects.wake = Some((record, token));
         } else {
-            self.effects.more_wakes.push(token);
+            self.effects.more_wakes.push((record, token));
         }
     }
 
@@ -265,17 +263,16 @@ impl Effects {
                 }
             }
         }
-        if let Some(token) = self.wake {
-            if let Some(worker) = self.woken {
-                match self.wanted_on {
-                    Some(cpu) if self.way.is_some() => worker.keep_company(cpu),
-                    Some(cpu) => worker.come_to(cpu),
-                    None => worker.leave_company(),
-                }
+        if let Some((worker, token)) = self.wake {
+            match self.wanted_on {
+                Some(cpu) if self.way.is_some() => worker.keep_company(cpu),
+                Some(cpu) => worker.come_to(cpu),
+                None => worker.leave_company(),
             }
             token.wake();
         }
-        for token in self.more_wakes {
+        for (worker, token) in self.more_wakes {
+            worker.leave_company();
             token.wake();
         }
         if let (Some(reason), Some(rt)) = (self.create, rt) {
