@@ -15,6 +15,8 @@ pub const ALLOW: &str = "CMWQ_TEST_ALLOW_SET";
 /// A served program and the directory of its socket.
 pub struct Served {
     child: Child,
+    /// Kept open: the program may say something more, and must not die of that.
+    _out: BufReader<std::process::ChildStdout>,
     dir: Arc<tempfile::TempDir>,
 }
 
@@ -49,7 +51,11 @@ impl Served {
                 "the program ended before it was served"
             );
         }
-        let served = Served { child, dir };
+        let served = Served {
+            child,
+            _out: out,
+            dir,
+        };
         // Until the load has run for a moment, so that there is something to see.
         let deadline = Instant::now() + Duration::from_secs(120);
         let who = served.pid().to_string();
