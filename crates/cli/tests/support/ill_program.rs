@@ -168,7 +168,7 @@ fn fall_ill(rt: &Runtime, illness: &str) -> Vec<Workqueue> {
         "crowded-out" => {
             let bulk = rt.workqueue("bulk").build().unwrap();
             let late = rt.workqueue("late").build().unwrap();
-            feed(&bulk, 600, || spin(Duration::from_millis(20)));
+            feed(&bulk, 60, || spin(Duration::from_millis(200)));
             feed(&late, 4, || {});
             vec![bulk, late]
         }
