@@ -19,6 +19,44 @@ const EVICT_AFTER: Duration = Duration::from_secs(1);
 /// New connections taken in one turn, so that a flood of them cannot starve those that exist (P3).
 const ACCEPTS_PER_TURN: usize = 16;
 
+/// What the server may spend of its thread's CPU time in so much time: a quarter of a CPU, whatever clients ask for (P6).
+/// One answer may take longer than that; the rest after it is then not longer than any other.
+const BUDGET: Duration = Duration::from_millis(25);
+const BUDGET_WINDOW: Duration = Duration::from_millis(100);
+
+/// Keeps to the budget.
+struct Pace {
+    window: Instant,
+    /// The thread's CPU clock when the window began.
+    began: Duration,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Pace {
+            window: Instant::now(),
+            began: own_cpu_time(),
+        }
+    }
+
+    /// Until when no request is answered, if the budget is used up.
+    fn rest(&mut self, now: Instant) -> Option<Instant> {
+        let end = self.window + BUDGET_WINDOW;
+        if now >= end {
+            (self.window, self.began) = (now, own_cpu_time());
+            return None;
+        }
+        (own_cpu_time().saturating_sub(self.began) >= BUDGET).then_some(end)
+    }
+}
+
+/// CPU time of the calling thread.
+fn own_cpu_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let part = |n: i64| u64::try_from(n).unwrap_or(0);
+    Duration::from_secs(part(t.tv_sec)) + Duration::from_nanos(part(t.tv_nsec))
+}
+
 pub(super) struct Serve {
     service: Service,
     listener: OwnedFd,
@@ -26,6 +64,7 @@ pub(super) struct Serve {
     max_clients: usize,
     conns: Vec<Conn>,
     accept_after: Option<Instant>,
+    pace: Pace,
 }
 
 impl Serve {
@@ -42,11 +81,14 @@ impl Serve {
             max_clients,
             conns: Vec::new(),
             accept_after: None,
+            pace: Pace::new(),
         }
     }
 
     /// Serves until told to quit.
     pub(super) fn run(mut self) {
+        // Made by another thread: from here on it is this one's clock that counts.
+        self.pace = Pace::new();
         while self.turn() {}
         for conn in self.conns.drain(..) {
             conn.close(&self.service);
@@ -56,7 +98,8 @@ impl Serve {
     /// Waits for something to do and does it; false when told to quit.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
-        let accepting = self.accept_after.is_none_or(|after| now >= after);
+        let rest = self.pace.rest(now);
+        let accepting = rest.is_none() && self.accept_after.is_none_or(|after| now >= after);
         let listen_for = if accepting {
             PollFlags::IN
         } else {
@@ -68,11 +111,12 @@ impl Serve {
         fds.extend(
             self.conns
                 .iter()
-                .map(|c| PollFd::new(&c.fd, c.interest(now))),
+                .map(|c| PollFd::new(&c.fd, c.interest(now, rest.is_some()))),
         );
-        let deadline = self.conns.iter().filter_map(|c| c.deadline(now));
+        let deadline = self.conns.iter().filter_map(|c| c.deadline(now, rest));
         let deadline = deadline
             .chain(self.accept_after.filter(|_| !accepting))
+            .chain(rest)
             .min();
         let timeout = deadline.map(|d| timespec(d.saturating_duration_since(now)));
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
@@ -90,14 +134,24 @@ impl Serve {
         if !ready[0].is_empty() {
             return false;
         }
-        let now = Instant::now();
+        let mut now = Instant::now();
         let mut kept = Vec::with_capacity(self.conns.len());
+        let mut next = None;
         for (mut conn, ready) in self.conns.drain(..).zip(&ready[2..]) {
-            match conn.turn(*ready, &self.service, now) {
-                Fate::Keep => kept.push(conn),
+            let resting = self.pace.rest(now).is_some();
+            match conn.turn(*ready, &self.service, now, resting) {
+                Fate::Keep => {
+                    if resting && next.is_none() && conn.wants_answer(now) {
+                        next = Some(kept.len());
+                    }
+                    kept.push(conn);
+                }
                 Fate::Close => conn.close(&self.service),
             }
+            now = Instant::now();
         }
+        // Who was not answered for lack of time is the first to be so afterwards.
+        kept.rotate_left(next.unwrap_or(0));
         self.conns = kept;
         if accepting {
             self.accept_after = None;
