@@ -407,6 +407,7 @@ impl Work {
             if let Some(link) = attached {
                 let _lent = current::lend_to(&link.wq);
                 let rt = &link.wq.rt;
+                let _shown = rt.records.waits.enter(item, &done);
                 rt.wait(&done, || format!("work item {}", self.name()))?;
                 return Ok(true);
             }
@@ -452,6 +453,7 @@ impl Work {
             Some(Arc::clone(&link.wq.rt))
         });
         let Some(rt) = rt else { return Ok(false) };
+        let _shown = rt.records.waits.enter(item, &done);
         rt.wait(&done, || format!("work item {}", self.name()))?;
         Ok(true)
     }

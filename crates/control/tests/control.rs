@@ -356,11 +356,14 @@ fn without_a_client_the_server_sleeps() {
     }
     // It still sees the visitor hang up, which may take a while on a busy machine; then it does not run any more.
     let mut before = times_run();
-    until("an unused server does not run for a second and a half", || {
-        before = times_run();
-        std::thread::sleep(Duration::from_millis(1500));
-        times_run() == before
-    });
+    until(
+        "an unused server does not run for a second and a half",
+        || {
+            before = times_run();
+            std::thread::sleep(Duration::from_millis(1500));
+            times_run() == before
+        },
+    );
     visit();
     assert!(times_run() > before, "and the measure sees it when it does");
 }

@@ -18,6 +18,7 @@ pub struct Served {
     /// Kept open: the program may say something more, and must not die of that.
     _out: BufReader<std::process::ChildStdout>,
     dir: Arc<tempfile::TempDir>,
+    socket: PathBuf,
 }
 
 impl Served {
@@ -55,6 +56,7 @@ impl Served {
             child,
             _out: out,
             dir,
+            socket: line.trim_start_matches("served ").trim_end().into(),
         };
         // Until the load has run for a moment, so that there is something to see.
         let deadline = Instant::now() + Duration::from_secs(120);
@@ -79,6 +81,11 @@ impl Served {
     /// A directory for files of the test.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     pub fn socket_dir(&self) -> PathBuf {

@@ -10,7 +10,6 @@ use rustix::net::{SendFlags, SocketFlags};
 
 use super::answer::Service;
 use super::conn::{Conn, Fate};
-use crate::protocol::FrameError;
 
 /// How long accepting rests after the process ran out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -193,14 +192,10 @@ impl Serve {
             match oldest.filter(|&i| now >= self.conns[i].active + EVICT_AFTER) {
                 Some(i) => self.conns.swap_remove(i).close(&self.service),
                 None => {
-                    let busy = FrameError::Malformed(format!(
-                        "{} clients are connected; try again later",
-                        self.conns.len()
-                    ));
                     // Best effort: the newcomer is dropped either way.
                     let _ = rustix::net::send(
                         &fd,
-                        &self.service.refuse(&busy),
+                        &self.service.turn_away(self.conns.len()),
                         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
                     );
                     return;
