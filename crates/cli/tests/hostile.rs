@@ -149,13 +149,20 @@ impl Victim {
     fn is_well(&self, what: &str) {
         let who = self.served.pid().to_string();
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            let out = self.served.command(&["list", "--json"]).output().unwrap();
-            let text = String::from_utf8_lossy(&out.stdout).into_owned();
-            if out.status.success() && text.contains("items_per_second") {
-                break;
+        for (args, shown) in [
+            (&["list", "--json"][..], "items_per_second"),
+            (&["monitor", &who, "-i", "0"], "ingest"),
+        ] {
+            // Where the machine is so busy that the process does not come to answering, once more.
+            loop {
+                let out = self.served.command(args).output().unwrap();
+                let text = String::from_utf8_lossy(&out.stdout).into_owned();
+                if out.status.success() && text.contains(shown) {
+                    break;
+                }
+                let errors = String::from_utf8_lossy(&out.stderr);
+                assert!(Instant::now() < deadline, "{what}: {text}{errors}");
             }
-            assert!(Instant::now() < deadline, "{what}: {text}");
         }
         while self.sockets() > self.sockets {
             assert!(
@@ -165,8 +172,6 @@ impl Victim {
             );
             std::thread::sleep(Duration::from_millis(50));
         }
-        let text = self.served.ok(&["monitor", &who, "-i", "0"]);
-        assert!(text.contains("ingest"), "{text}");
         self.goes_on(what);
     }
 }
@@ -204,9 +209,9 @@ fn half_messages() {
     let mut held = Vec::new();
     for i in 0..200 {
         let mut stream = victim.raw();
-        // Cut within the length, within the body, or not begun; before the greeting and after it.
+        // Cut within the length, or within the body, after the greeting; without it, and one in six says nothing at all.
         let mut said = if i % 2 == 0 { hello() } else { Vec::new() };
-        said.extend(&whole[..[0, 1, 3, 4, 5, whole.len() - 1][i % 6]]);
+        said.extend(&whole[..[2, 0, 3, 1, 5, whole.len() - 1][i % 6]]);
         // Who was turned away at once cannot be written to.
         let _ = stream.write_all(&said);
         held.push(stream);

@@ -9,10 +9,110 @@ mod terminal;
 
 use many_queues::{HARD, PLAIN};
 use support::Served;
-use terminal::{Terminal, resize};
+use terminal::Terminal;
 
 /// Not a test of its own: the program that the tests serve, when they start this binary again.
 #[test]
 fn served() {
     many_queues::served_program();
+}
+
+/// What must hold in any size: the frames are whole, and their right side is the last column, whatever the names are.
+fn frames_are_whole(t: &Terminal, columns: u16) {
+    let last = usize::from(columns) - 1;
+    let cells = t.cells();
+    let picture = || t.text();
+    let mut open = false;
+    for line in &cells {
+        let (left, right) = (line[0].as_str(), line[last].as_str());
+        match left {
+            "┌" => {
+                assert_eq!(right, "┐", "in\n{}", picture());
+                open = true;
+            }
+            "└" => {
+                assert_eq!(right, "┘", "in\n{}", picture());
+                open = false;
+            }
+            "│" => assert_eq!(right, "│", "in\n{}", picture()),
+            _ => assert!(!open, "a frame is broken at {left:?} in\n{}", picture()),
+        }
+    }
+}
+
+#[test]
+fn every_size_shows_what_matters() {
+    let served = Served::start("many", false);
+    for (columns, rows) in [(80, 24), (40, 12), (200, 60), (24, 8)] {
+        let args = ["monitor", "many", "-i", "0.2"];
+        let Some(mut t) = Terminal::of_size(columns, rows, &served, &args) else {
+            return;
+        };
+        let total = format!("{} workqueues", PLAIN + HARD.len() + 1);
+        let text = t.until("queues", |s| s.contains("naïve") && s.contains(&total));
+        frames_are_whole(&t, columns);
+        assert!(text.contains("q quit"), "{columns}x{rows}:\n{text}");
+        assert_eq!(
+            text.contains("machine, pods"),
+            rows >= 20,
+            "the machine is drawn where there is room for it:\n{text}"
+        );
+        // The end of the list, where the hard names are.
+        t.press("G");
+        t.until("the last queue", |s| s.contains("launch"));
+        frames_are_whole(&t, columns);
+        // Open one that runs something, found by its name.
+        t.press("g/日志\r\r");
+        let text = t.until("the item", |s| s.contains("scan_all"));
+        frames_are_whole(&t, columns);
+        assert!(text.contains("写入"), "{columns}x{rows}:\n{text}");
+        t.press("q?");
+        t.until("help", |s| s.contains("keys"));
+        frames_are_whole(&t, columns);
+        t.press("qq");
+        assert!(t.end().success());
+    }
+}
+
+#[test]
+fn a_window_that_changes_its_size_is_drawn_anew() {
+    let served = Served::start("many", false);
+    let args = ["monitor", "many", "-i", "0.2"];
+    let Some(mut t) = Terminal::of_size(80, 24, &served, &args) else {
+        return;
+    };
+    t.until("queues", |s| s.contains("naïve"));
+    for (columns, rows) in [(200, 60), (40, 12), (6, 3), (120, 40)] {
+        t.resize(columns, rows);
+        // From the last column of the last frame one sees that all of it was drawn.
+        let last = usize::from(columns) - 1;
+        t.until("the new size", |_| {
+            let cells = t.cells();
+            let corner = |c: &str| cells.iter().any(|line| line[last] == c);
+            columns < 10 || (corner("┐") && corner("┘"))
+        });
+        if columns >= 40 {
+            t.until("queues", |s| s.contains("naïve"));
+            frames_are_whole(&t, columns);
+        }
+    }
+    t.press("q");
+    assert!(t.end().success());
+}
+
+#[test]
+fn a_process_that_was_stopped_comes_back() {
+    let served = Served::start("many", false);
+    let Some(mut t) = Terminal::open(&served, &["monitor", "many", "-i", "0.2"]) else {
+        return;
+    };
+    t.until("queues", |s| s.contains("naïve"));
+    served.signal(rustix::process::Signal::STOP);
+    t.until("that it is silent", |s| s.contains("does not answer"));
+    served.signal(rustix::process::Signal::CONT);
+    t.until("it is there again", |s| {
+        s.contains("q quit") && !s.contains("does not answer")
+    });
+    t.press("q");
+    assert!(t.end().success());
 }

@@ -3,6 +3,7 @@
 //! The five sections of the kernel's `wq_dump` with its columns, then what only we know.
 
 mod items;
+pub(crate) use items::function;
 mod kernel;
 mod ours;
 

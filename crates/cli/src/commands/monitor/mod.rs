@@ -49,7 +49,8 @@ impl Args {
             && std::io::stdout().is_terminal()
             && std::io::stdin().is_terminal();
         if full_screen {
-            screen::run(client, self.patterns, self.interval)
+            let whom = self.whom;
+            screen::run(client, move || whom.connect(), self.patterns, self.interval)
         } else {
             stream::run(client, &self.patterns, self.interval, self.json)
         }
