@@ -10,6 +10,7 @@ use rustix::net::{SendFlags, SocketFlags};
 
 use super::answer::Service;
 use super::conn::{Conn, Fate};
+use super::pace::Pace;
 
 /// How long accepting rests after the process ran out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -17,44 +18,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const EVICT_AFTER: Duration = Duration::from_secs(1);
 /// New connections taken in one turn, so that a flood of them cannot starve those that exist (P3).
 const ACCEPTS_PER_TURN: usize = 16;
-
-/// What the server may spend of its thread's CPU time in so much time: a quarter of a CPU, whatever clients ask for (P6).
-/// One answer may take longer than that; the rest after it is then not longer than any other.
-const BUDGET: Duration = Duration::from_millis(25);
-const BUDGET_WINDOW: Duration = Duration::from_millis(100);
-
-/// Keeps to the budget.
-struct Pace {
-    window: Instant,
-    /// The thread's CPU clock when the window began.
-    began: Duration,
-}
-
-impl Pace {
-    fn new() -> Self {
-        Pace {
-            window: Instant::now(),
-            began: own_cpu_time(),
-        }
-    }
-
-    /// Until when no request is answered, if the budget is used up.
-    fn rest(&mut self, now: Instant) -> Option<Instant> {
-        let end = self.window + BUDGET_WINDOW;
-        if now >= end {
-            (self.window, self.began) = (now, own_cpu_time());
-            return None;
-        }
-        (own_cpu_time().saturating_sub(self.began) >= BUDGET).then_some(end)
-    }
-}
-
-/// CPU time of the calling thread.
-fn own_cpu_time() -> Duration {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let part = |n: i64| u64::try_from(n).unwrap_or(0);
-    Duration::from_secs(part(t.tv_sec)) + Duration::from_nanos(part(t.tv_nsec))
-}
 
 pub(super) struct Serve {
     service: Service,
