@@ -1,8 +1,8 @@
 //! Which threads wait for which work item, only to be shown: the kernel shows such a wait as `BAR(pid)` behind the item.
 //!
 //! The pool knows how many wait for each of its items; who they are is kept here, where nothing depends on it. A thread is
-//! entered once its barrier is attached and taken out when its wait is over, so for a moment on either side the pool counts
-//! one that has no name yet, or one is named whose item is through; the latter is left out, since its event has happened.
+//! entered when its barrier is attached, with the pool's lock held, so that the order is that of the barriers, and taken out
+//! when its wait is over. Between an item's end and that it is left out by its event, which has happened.
 
 use crate::completion::Completion;
 use crate::item::ItemPtr;
@@ -26,13 +26,18 @@ impl Waits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread waits for this item until the answer is dropped.
-    pub(crate) fn enter<'a>(&'a self, item: ItemPtr, done: &'a Arc<Completion>) -> Waiting<'a> {
+    /// The calling thread is about to wait for this item; called where its barrier is attached, and followed by
+    /// [`until_over`](Self::until_over).
+    pub(crate) fn enter(&self, item: ItemPtr, done: &Arc<Completion>) {
         self.lock().push(Wait {
             item,
             done: Arc::clone(done),
             tid: cpu::gettid() as u32,
         });
+    }
+
+    /// The wait that was entered is over when the answer is dropped.
+    pub(crate) fn until_over<'a>(&'a self, done: &'a Arc<Completion>) -> Waiting<'a> {
         Waiting { waits: self, done }
     }
 

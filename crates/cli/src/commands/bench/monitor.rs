@@ -22,9 +22,9 @@ use super::host::Host;
 ///
 /// Three answers, since a machine may be too noisy for the first: what items cost more, in time and in CPU time; the same for a
 /// hundred looks, which bounds one; and what a look takes for itself, CPU time of the thread that answers and the time in which
-/// it may hold locks of pools, as a part of the interval. By default it takes some 75 seconds.
+/// it may hold locks of pools, as a part of the interval. By default it takes some 70 seconds.
 #[derive(clap::Args, Clone, Debug)]
-#[command(mut_arg("rounds", |a| a.default_value("12")))]
+#[command(mut_arg("rounds", |a| a.default_value("10")))]
 pub(crate) struct Args {
     /// Seconds of each measurement; no shorter than the interval, or the monitor does not look while it lasts
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]

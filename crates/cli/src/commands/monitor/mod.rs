@@ -4,6 +4,7 @@
 //! `--json`, a full-screen view otherwise.
 
 mod app;
+mod columns;
 mod draw;
 mod machine;
 mod rows;
