@@ -17,27 +17,25 @@ fn served() {
     many_queues::served_program();
 }
 
-/// What must hold in any size: the frames are whole, and their right side is the last column, whatever the names are.
+/// What must hold in any size: the frames are whole, and their right side is the last column, whatever the names are. Waits
+/// for it, since a picture may be read while it is drawn.
 fn frames_are_whole(t: &Terminal, columns: u16) {
+    t.until("whole frames", |_| are_whole(&t.cells(), columns));
+}
+
+fn are_whole(cells: &[Vec<String>], columns: u16) -> bool {
     let last = usize::from(columns) - 1;
-    let cells = t.cells();
-    let picture = || t.text();
     let mut open = false;
-    for line in &cells {
+    let whole = cells.iter().all(|line| {
         let (left, right) = (line[0].as_str(), line[last].as_str());
         match left {
-            "┌" => {
-                assert_eq!(right, "┐", "in\n{}", picture());
-                open = true;
-            }
-            "└" => {
-                assert_eq!(right, "┘", "in\n{}", picture());
-                open = false;
-            }
-            "│" => assert_eq!(right, "│", "in\n{}", picture()),
-            _ => assert!(!open, "a frame is broken at {left:?} in\n{}", picture()),
+            "┌" => !std::mem::replace(&mut open, true) && right == "┐",
+            "└" => std::mem::replace(&mut open, false) && right == "┘",
+            "│" => open && right == "│",
+            _ => !open,
         }
-    }
+    });
+    whole && !open
 }
 
 #[test]

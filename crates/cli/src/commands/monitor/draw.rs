@@ -15,7 +15,7 @@ use unicode_width::UnicodeWidthStr;
 use super::super::dump::function;
 use super::super::live::human_span;
 use super::app::{App, View};
-use super::columns::{Column, columns, fitted, side};
+use super::columns::{columns, fitted, side};
 use super::machine::{self, PodLoad};
 use super::rows::{SortBy, interval};
 
