@@ -293,6 +293,12 @@ fn queue(frame: &mut Frame, area: Rect, app: &App, q: &WorkqueueSnapshot) {
     );
     histogram(frame, right, "run time", &over.run_time, &q.run_time);
     let room = usize::from(items.width.saturating_sub(2));
+    // Somewhere the name must be.
+    let title = if top.height > 0 {
+        " items ".to_owned()
+    } else {
+        format!(" items of {name} ")
+    };
     let lines = [
         ("in flight", &q.in_flight),
         ("pending", &q.pending),
@@ -302,7 +308,7 @@ fn queue(frame: &mut Frame, area: Rect, app: &App, q: &WorkqueueSnapshot) {
     let delayed = Line::from(format!("delayed    {}", q.delayed));
     let text: Vec<Line> = lines.into_iter().chain([delayed]).collect();
     frame.render_widget(
-        Paragraph::new(text).block(Block::bordered().title(" items ")),
+        Paragraph::new(text).block(Block::bordered().title(title)),
         items,
     );
 }
