@@ -115,7 +115,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a socket and says hello.
+    /// Connects to a socket and says hello. Blocks: five seconds for a process that does not answer, and where others crowd it
+    /// (as many clients as it takes, more that want to be let in) tries again for four.
     ///
     /// # Errors
     /// [`ClientError`]; another user's server (root excepted) is not talked to.
