@@ -280,7 +280,7 @@ fn metrics_advice_and_trace() {
     );
 
     let advice = served.json(&["advise", "measured", "--json", "-i", "1.2"]);
-    let journal = advice
+    let journal = advice["advice"]
         .as_array()
         .unwrap()
         .iter()

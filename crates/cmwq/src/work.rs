@@ -402,11 +402,13 @@ impl Work {
                     });
                 }
                 p.attach_barrier(seen.entry(), Arc::clone(&done));
+                link.wq.rt.records.waits.enter(item, &done);
                 Ok(Some(link))
             })?;
             if let Some(link) = attached {
                 let _lent = current::lend_to(&link.wq);
                 let rt = &link.wq.rt;
+                let _shown = rt.records.waits.until_over(&done);
                 rt.wait(&done, || format!("work item {}", self.name()))?;
                 return Ok(true);
             }
@@ -449,9 +451,11 @@ impl Work {
             // SAFETY: the pool's lock is held and a running entry's pwq is linked.
             let link = unsafe { link_arc(p.pwq(pwq).tag) };
             p.attach_barrier(entry, Arc::clone(&done));
+            link.wq.rt.records.waits.enter(item, &done);
             Some(Arc::clone(&link.wq.rt))
         });
         let Some(rt) = rt else { return Ok(false) };
+        let _shown = rt.records.waits.until_over(&done);
         rt.wait(&done, || format!("work item {}", self.name()))?;
         Ok(true)
     }

@@ -224,6 +224,59 @@ fn a_deep_backlog_is_counted_whole() {
     );
 }
 
+fn own_tid() -> u32 {
+    // SAFETY: has no arguments and cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// An item that runs and is queued again: each instance has its own waiters.
+#[test]
+fn waiters_are_shown_behind_the_instance_they_wait_for() {
+    let rt = Runtime::builder().build().unwrap();
+    let wq = rt.workqueue("fetch").build().unwrap();
+    let gate = gate();
+    let g = Arc::clone(&gate);
+    let work = Work::with_name("sync_inode", move |_| {
+        cmwq::blocking(|| wait_at_the_gate(&g));
+    });
+    let barriers = || {
+        let s = rt.snapshot();
+        let q = queue(&s, "fetch").clone();
+        let of = |list: &cmwq::control::snapshot::ItemList| -> Vec<u32> {
+            let barrier = list.items.iter().find(|i| i.barrier);
+            barrier.map_or_else(Vec::new, |b| b.waiters.clone())
+        };
+        (of(&q.in_flight), of(&q.pending))
+    };
+    wq.queue(&work).unwrap();
+    until("it runs", || {
+        rt.snapshot().workqueues[0].in_flight.total == 1
+    });
+    let tids = [0, 1].map(|_| std::sync::atomic::AtomicU32::new(0));
+    let wait = |i: usize| {
+        // Relaxed: read again until it is there.
+        tids[i].store(own_tid(), std::sync::atomic::Ordering::Relaxed);
+        work.flush().unwrap()
+    };
+    let wait = &wait;
+    let tid = |i: usize| tids[i].load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|s| {
+        s.spawn(move || wait(0));
+        until("the first waits", || barriers() == (vec![tid(0)], vec![]));
+        wq.queue(&work).unwrap();
+        s.spawn(move || wait(1));
+        until("the second waits", || {
+            barriers() == (vec![tid(0)], vec![tid(1)])
+        });
+        gate.let_go.send(()).unwrap();
+        until("the first instance is through", || {
+            barriers() == (vec![tid(1)], vec![])
+        });
+        gate.let_go.send(()).unwrap();
+    });
+    until("nobody waits", || barriers() == (vec![], vec![]));
+}
+
 /// As the kernel's barriers: who waits for an item is shown behind it, and is no item.
 #[test]
 fn those_who_wait_for_an_item_are_shown_behind_it() {
@@ -239,8 +292,13 @@ fn those_who_wait_for_an_item_are_shown_behind_it() {
     drop(wq.spawn(move || cmwq::blocking(|| wait_at_the_gate(&g))));
     let work = Work::with_name("sync_inode", |_| {});
     wq.queue(&work).unwrap();
+    let tids = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|s| {
-        let waiters: Vec<_> = (0..2).map(|_| s.spawn(|| work.flush())).collect();
+        let wait = || {
+            tids.lock().unwrap().push(own_tid());
+            work.flush()
+        };
+        let waiters: Vec<_> = (0..2).map(|_| s.spawn(wait)).collect();
         let shown = || {
             let s = rt.snapshot();
             let q = queue(&s, "fetch").clone();
@@ -250,8 +308,13 @@ fn those_who_wait_for_an_item_are_shown_behind_it() {
         until("both wait", || {
             shown()
                 .1
-                .is_some_and(|b| b.count == 2 && b.func == "sync_inode")
+                .is_some_and(|b| b.count == 2 && b.func == "sync_inode" && b.waiters.len() == 2)
         });
+        let mut named = shown().1.unwrap().waiters;
+        named.sort_unstable();
+        let mut waiting = tids.lock().unwrap().clone();
+        waiting.sort_unstable();
+        assert_eq!(named, waiting, "the threads that wait are named");
         assert_eq!(shown().0, 1, "a barrier is no item");
         gate.let_go.send(()).unwrap();
         for w in waiters {

@@ -203,10 +203,15 @@ impl Place {
 
     /// Connects to an entry without waiting.
     pub(crate) fn connect(&self, name: &str) -> io::Result<OwnedFd> {
-        let socket = stream_socket(SocketFlags::NONBLOCK)?;
-        rustix::net::connect(&socket, &self.address(name)?)?;
-        Ok(socket)
+        connect(&self.address(name)?)
     }
+}
+
+/// Connects without waiting: [`io::ErrorKind::WouldBlock`] if too many wait to be let in.
+pub(crate) fn connect(address: &SocketAddrUnix) -> io::Result<OwnedFd> {
+    let socket = stream_socket(SocketFlags::NONBLOCK)?;
+    rustix::net::connect(&socket, address)?;
+    Ok(socket)
 }
 
 /// A close-on-exec stream socket.

@@ -259,19 +259,28 @@ fn idle_clients_make_room_and_busy_servers_say_so() {
         .listen()
         .unwrap();
     let mut first = Client::connect(server.path()).unwrap();
-    let _second = Client::connect(server.path()).unwrap();
-    let e = Client::connect(server.path()).unwrap_err();
-    assert!(
-        matches!(&e, ClientError::Refused(why) if why.contains("try again")),
-        "{e}"
-    );
+    let mut second = Client::connect(server.path()).unwrap();
+    // Said to whoever asks at once; a client tries again until the longest idle one has to go.
+    let mut said = String::new();
     let deadline = Instant::now() + PATIENCE;
+    while !said.contains("\"busy\":true") && Instant::now() < deadline {
+        first.snapshot(Detail::COUNTERS).unwrap();
+        second.snapshot(Detail::COUNTERS).unwrap();
+        said = drain(UnixStream::connect(server.path()).unwrap());
+    }
+    assert!(
+        said.contains("2 clients are connected; try again"),
+        "{said}"
+    );
+    second.snapshot(Detail::COUNTERS).unwrap();
     let third = loop {
         match Client::connect(server.path()) {
             Ok(client) => break client,
-            Err(e) => assert!(Instant::now() < deadline, "{e}"),
+            Err(e) => assert!(
+                matches!(e, ClientError::Busy(_)) && Instant::now() < deadline,
+                "{e}"
+            ),
         }
-        std::thread::sleep(Duration::from_millis(100));
     };
     assert!(
         first.snapshot(Detail::COUNTERS).is_err(),
@@ -379,7 +388,15 @@ fn failures_of_the_process_itself_become_errors() {
             .to_string()
             .contains("failed")
     );
-    let e = client.get(&Target::Global, "cpumask").unwrap_err();
+    // Seventy megabytes are much for a busy machine: a client may lose patience first.
+    let deadline = Instant::now() + PATIENCE;
+    let e = loop {
+        let e = client.get(&Target::Global, "cpumask").unwrap_err();
+        if matches!(e, ClientError::Answer(_)) || Instant::now() > deadline {
+            break e;
+        }
+        client = Client::connect(server.path()).unwrap();
+    };
     assert!(e.to_string().contains("does not fit"), "{e}");
     assert!(
         client

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cmwq_control::advise::{Inputs, advise};
+use cmwq_control::advise::{Inputs, Report};
 use cmwq_control::snapshot::Detail;
 
 use super::live::{self, Whom};
@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// Seconds to watch; 0 looks at the whole life of the process
     #[arg(short, long, default_value = "2", value_parser = live::seconds, value_name = "SECS")]
     interval: Duration,
-    /// One JSON array
+    /// One JSON object
     #[arg(long)]
     json: bool,
 }
@@ -37,13 +37,14 @@ impl Args {
             Some(first)
         };
         let now = live::snapshot(&mut client, Detail::FULL)?;
-        let all = advise(&Inputs {
+        let report = Report::of(&Inputs {
             now: &now,
             before: before.as_ref(),
         });
         if self.json {
-            return live::print_json(&all);
+            return live::print_json(&report);
         }
+        let all = &report.advice;
         live::to_stdout(|out| {
             if all.is_empty() {
                 writeln!(
@@ -53,7 +54,7 @@ impl Args {
                     now.pools.len()
                 )?;
             }
-            for a in &all {
+            for a in all {
                 let about = if a.workqueue.is_empty() {
                     String::new()
                 } else {

@@ -15,7 +15,10 @@ pub const ALLOW: &str = "CMWQ_TEST_ALLOW_SET";
 /// A served program and the directory of its socket.
 pub struct Served {
     child: Child,
+    /// Kept open: the program may say something more, and must not die of that.
+    _out: BufReader<std::process::ChildStdout>,
     dir: Arc<tempfile::TempDir>,
+    socket: PathBuf,
 }
 
 impl Served {
@@ -49,7 +52,12 @@ impl Served {
                 "the program ended before it was served"
             );
         }
-        let served = Served { child, dir };
+        let served = Served {
+            child,
+            _out: out,
+            dir,
+            socket: line.trim_start_matches("served ").trim_end().into(),
+        };
         // Until the load has run for a moment, so that there is something to see.
         let deadline = Instant::now() + Duration::from_secs(120);
         let who = served.pid().to_string();
@@ -73,6 +81,11 @@ impl Served {
     /// A directory for files of the test.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     pub fn socket_dir(&self) -> PathBuf {

@@ -12,7 +12,7 @@ use rustix::pty::OpenptFlags;
 
 use crate::support::Served;
 
-/// A command in a terminal of 120 x 40, and what is on its screen.
+/// A command in a terminal (120 x 40 unless said otherwise), and what is on its screen.
 pub(crate) struct Terminal {
     pub(crate) child: Child,
     pub(crate) keys: File,
@@ -23,6 +23,15 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn open(served: &Served, args: &[&str]) -> Option<Terminal> {
+        Terminal::of_size(120, 40, served, args)
+    }
+
+    pub(crate) fn of_size(
+        columns: u16,
+        rows: u16,
+        served: &Served,
+        args: &[&str],
+    ) -> Option<Terminal> {
         let open = || -> rustix::io::Result<(OwnedFd, File)> {
             let master = rustix::pty::openpt(
                 OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC,
@@ -42,7 +51,7 @@ impl Terminal {
             println!("skipped: no pseudo-terminal can be opened here");
             return None;
         };
-        resize(&master, 120, 40);
+        resize(&master, columns, rows);
         let stdio = || Stdio::from(slave.try_clone().unwrap());
         let child = served
             .command(args)
@@ -52,7 +61,7 @@ impl Terminal {
             .stderr(stdio())
             .spawn()
             .unwrap();
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(40, 120, 0)));
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
         let raw = Arc::new(Mutex::new(Vec::new()));
         let mut output = File::from(master.try_clone().unwrap());
         let (to, all) = (Arc::clone(&screen), Arc::clone(&raw));
@@ -73,6 +82,33 @@ impl Terminal {
 
     pub(crate) fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
+    }
+
+    /// The window changes its size, and the command is told.
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        self.screen
+            .lock()
+            .unwrap()
+            .screen_mut()
+            .set_size(rows, columns);
+        resize(&self.keys, columns, rows);
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::WINCH).unwrap();
+    }
+
+    /// The screen cell by cell: each line as the texts of its columns (empty where a wide letter goes on).
+    pub(crate) fn cells(&self) -> Vec<Vec<String>> {
+        let parser = self.screen.lock().unwrap();
+        let screen = parser.screen();
+        let (rows, columns) = screen.size();
+        let text = |r, c| {
+            screen
+                .cell(r, c)
+                .map_or_else(String::new, |c| c.contents().to_owned())
+        };
+        (0..rows)
+            .map(|r| (0..columns).map(|c| text(r, c)).collect())
+            .collect()
     }
 
     pub(crate) fn press(&mut self, keys: &str) {

@@ -24,7 +24,7 @@
 //! | `serve.rs` | the listener |
 //! | `probe.rs`, `recorder.rs` | events as they happen, recording them |
 //! | `cpu_time.rs` | CPU time per queue |
-//! | `records.rs`, `words.rs` | what is remembered only to be shown, and in which words |
+//! | `records.rs`, `waits.rs`, `words.rs` | what is remembered only to be shown, and in which words |
 
 pub(crate) mod cpu_time;
 pub(crate) mod probe;
@@ -34,6 +34,7 @@ mod records;
 mod serve;
 mod settings;
 mod survey;
+mod waits;
 pub(crate) mod words;
 
 #[cfg(feature = "control")]

@@ -1,6 +1,7 @@
 //! What a runtime and its queues remember for nobody but those who look at them.
 
 use super::recorder::Tracer;
+use super::waits::Waits;
 use crate::shim::leaf::{Mutex, PoisonError};
 use crate::sys::thread::SpawnError;
 use cmwq_policy::pool::PoolConfig;
@@ -20,6 +21,8 @@ pub(crate) struct Records {
     pub(crate) fairness_ns: AtomicU64,
     /// Timeline recording.
     pub(crate) tracer: Tracer,
+    /// Threads that wait for work items.
+    pub(crate) waits: Waits,
 }
 
 impl Records {
@@ -32,6 +35,7 @@ impl Records {
             last_failure: Mutex::default(),
             fairness_ns: AtomicU64::new(PoolConfig::default().fairness_ns),
             tracer: Tracer::default(),
+            waits: Waits::default(),
         }
     }
 

@@ -5,8 +5,10 @@
 //! with no lock held, the CPU clocks of workers that are in an item.
 
 use super::records::unix_ms;
+use super::waits::Waiters;
 use super::words;
 use crate::detect::{DetectorState, DetectorStatus};
+use crate::item::ItemPtr;
 use crate::pool::{Inner, PoolKey, RtPool, WorkerShared};
 use crate::runtime::{Machine, RtInner};
 use crate::sys::clock::{Clock, monotonic_ns};
@@ -64,8 +66,35 @@ struct WorkerView {
     /// Whose item it runs, and how long that had waited.
     link: Option<Arc<PwqLink>>,
     waited_ns: u64,
-    /// How many wait for that item.
-    waiters: u32,
+    /// Those who wait for that item.
+    waiters: Option<Behind>,
+}
+
+/// Those who wait for an item.
+struct Behind {
+    count: u32,
+    tids: Vec<u32>,
+}
+
+impl Behind {
+    fn of(item: ItemPtr, count: u32, waiters: &mut Waiters) -> Option<Behind> {
+        (count > 0).then(|| Behind {
+            count,
+            tids: waiters.take(item, count),
+        })
+    }
+
+    /// As the kernel shows its barriers, behind the item.
+    fn shown(self, func: &Label, pool: u32) -> ItemSnapshot {
+        ItemSnapshot {
+            func: func.clone(),
+            count: self.count,
+            pool,
+            barrier: true,
+            waiters: self.tids,
+            ..ItemSnapshot::default()
+        }
+    }
 }
 
 /// The state of a runtime now.
@@ -81,11 +110,12 @@ pub(super) fn snapshot(rt: &Arc<RtInner>, info: ProcessInfo, detail: Detail) -> 
         .map(|(i, wq)| (Arc::as_ptr(wq), i))
         .collect();
 
+    let mut waiters = rt.records.waits.list();
     let mut pools = rt.pools();
     pools.sort_by_key(|p| p.id);
     let mut views: Vec<PoolView> = pools
         .into_iter()
-        .filter_map(|pool| look_at(rt, pool, &machine, detail))
+        .filter_map(|pool| look_at(rt, pool, &machine, detail, &mut waiters))
         .collect();
 
     let mut running_cpu = vec![0_u64; wqs.len()];
@@ -106,9 +136,12 @@ pub(super) fn snapshot(rt: &Arc<RtInner>, info: ProcessInfo, detail: Detail) -> 
                     pool: view.shown.id,
                     tid: Some(w.shown.tid),
                     role: w.shown.role,
-                    barrier: false,
+                    ..ItemSnapshot::default()
                 });
-                let barrier = barrier_of(&w.shown.func, w.waiters, view.shown.id);
+                let barrier = w
+                    .waiters
+                    .take()
+                    .map(|waiters| waiters.shown(&w.shown.func, view.shown.id));
                 barrier.into_iter().for_each(|b| wq.in_flight.push(b));
             }
         }
@@ -198,6 +231,7 @@ fn look_at(
     pool: &'static RtPool,
     machine: &Machine,
     detail: Detail,
+    waiters: &mut Waiters,
 ) -> Option<PoolView> {
     pool.link_in_parts();
     pool.with(|p, drv| {
@@ -210,7 +244,7 @@ fn look_at(
         String::new()
     };
     let near = !pool.outward.near().list.is_empty();
-    let mut view = pool.inspect(|inner| copy(inner, rt, detail, &name, near))?;
+    let mut view = pool.inspect(|inner| copy(inner, rt, detail, &name, near, waiters))?;
     view.shown.id = pool.id;
     view.shown.help_given = pool.outward.given();
     let pod = view.shown.pod_cpus.to_set();
@@ -230,6 +264,7 @@ fn copy(
     detail: Detail,
     name: &str,
     helped_by_others: bool,
+    waiters: &mut Waiters,
 ) -> Option<PoolView> {
     if !inner
         .rt
@@ -299,13 +334,14 @@ fn copy(
     if let Some(stalled) = stalled(rt, p, now) {
         shown.stalled_ns = Some(stalled);
     }
-    if detail.items {
-        list_items(inner, &mut pwqs, now);
-    }
+    // Running items first: see `Waiters::take`.
     let workers = p
         .workers()
-        .map(|(id, w)| worker_view(inner, id, w, now, name))
+        .map(|(id, w)| worker_view(inner, id, w, now, name, waiters))
         .collect();
+    if detail.items {
+        list_items(inner, &mut pwqs, waiters, now);
+    }
     let mut pwqs: Vec<(PwqId, PwqView)> = pwqs.into_iter().collect();
     pwqs.sort_by_key(|(id, _)| *id);
     Some(PoolView {
@@ -341,24 +377,15 @@ fn pwq_view(pwq: &policy::Pwq, link: &Arc<PwqLink>, detail: Detail) -> PwqView {
     }
 }
 
-/// Those who wait for an item, shown behind it as the kernel shows its barriers.
-fn barrier_of(func: &Label, waiters: u32, pool: u32) -> Option<ItemSnapshot> {
-    (waiters > 0).then(|| ItemSnapshot {
-        func: func.clone(),
-        count: waiters,
-        pool,
-        barrier: true,
-        ..ItemSnapshot::default()
-    })
-}
+type Entry = policy::Entry<ItemPtr>;
 
 /// The first waiting items of each pwq.
-fn list_items(inner: &Inner, pwqs: &mut HashMap<PwqId, PwqView>, now: Time) {
+fn list_items(inner: &Inner, pwqs: &mut HashMap<PwqId, PwqView>, waiters: &mut Waiters, now: Time) {
     let p = &inner.policy;
-    let describe = |e: &policy::Entry<crate::item::ItemPtr>| {
+    let mut describe = |e: &Entry| {
         // SAFETY: the item waits and the pool's lock is held, so nobody can start it or take it out: the queue's side holds it.
         let func = Label::from(unsafe { e.item.name() });
-        let barrier = barrier_of(&func, p.waiters_of(e), 0);
+        let barrier = Behind::of(e.item, p.waiters_of(e), waiters).map(|b| b.shown(&func, 0));
         let item = ItemSnapshot {
             func,
             count: 1,
@@ -367,7 +394,8 @@ fn list_items(inner: &Inner, pwqs: &mut HashMap<PwqId, PwqView>, now: Time) {
         };
         std::iter::once(item).chain(barrier)
     };
-    for e in p.worklist().take(SCAN) {
+    let waiting = p.workers().filter_map(|(_, w)| private(p, w));
+    for e in waiting.chain(p.worklist().take(SCAN)) {
         if let Some(view) = pwqs.get_mut(&e.pwq) {
             view.pending_items.extend(describe(e));
         }
@@ -375,9 +403,22 @@ fn list_items(inner: &Inner, pwqs: &mut HashMap<PwqId, PwqView>, now: Time) {
     let mut budget = SCAN;
     for (id, view) in pwqs.iter_mut() {
         view.inactive_items
-            .extend(p.inactive(*id).take(budget).flat_map(describe));
+            .extend(p.inactive(*id).take(budget).flat_map(&mut describe));
         budget = budget.saturating_sub(view.inactive_items.len());
     }
+}
+
+/// The next run of the reusable item that this worker runs, if it was queued again meanwhile: it waits for its worker.
+fn private<'a>(p: &'a crate::pool::Policy, w: &policy::Worker<ItemPtr>) -> Option<&'a Entry> {
+    if w.private_len() == 0 {
+        return None;
+    }
+    let runs = p.entry(*w.taken().first()?).filter(|e| !e.oneshot)?;
+    // SAFETY: a reusable item is taken alone, so what waits privately is this item; the pool's lock is held, so it goes on
+    // waiting, and the queue's side holds a waiting item.
+    let word = unsafe { runs.item.header() }.word();
+    let next = p.entry(word.is_linked().then(|| word.entry())?)?;
+    (next.item == runs.item && matches!(next.place, policy::Place::Private(_))).then_some(next)
 }
 
 fn worker_view(
@@ -386,6 +427,7 @@ fn worker_view(
     w: &policy::Worker<crate::item::ItemPtr>,
     now: Time,
     name: &str,
+    waiters: &mut Waiters,
 ) -> WorkerView {
     let shared = inner.workers.get(id as usize).and_then(Option::as_ref);
     // The claimed items of a batch are started in order; all but the last of them are done.
@@ -435,7 +477,7 @@ fn worker_view(
         shared: shared.map(Arc::clone),
         link: entry.and_then(|e| inner.links.get(e.pwq as usize)?.clone()),
         waited_ns: entry.map_or(0, |e| started.saturating_sub(e.queued_at)),
-        waiters: entry.map_or(0, |e| inner.policy.waiters_of(e)),
+        waiters: entry.and_then(|e| Behind::of(e.item, inner.policy.waiters_of(e), waiters)),
     }
 }
 

@@ -91,28 +91,71 @@ pub struct Advice {
     pub set: Vec<String>,
 }
 
+/// Version of the form of a [`Report`]: raised when a field changes its meaning or goes away, not when one is added.
+pub const ADVICE_FORMAT: u32 = 1;
+
+/// What `cmwq advise --json` prints: all advice about one process, with what it was taken from.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Report {
+    /// [`ADVICE_FORMAT`].
+    pub format: u32,
+    /// When the state was taken: Unix time, seconds.
+    pub timestamp: f64,
+    /// The process.
+    pub pid: u32,
+    /// What it is called.
+    pub name: String,
+    /// Over how many seconds counters were compared; none: the whole life of the process.
+    pub interval_seconds: Option<f64>,
+    /// The most urgent first; empty if there is nothing to complain about.
+    pub advice: Vec<Advice>,
+}
+
+impl Report {
+    /// Runs every rule.
+    pub fn of(inputs: &Inputs<'_>) -> Report {
+        let (now, before) = (inputs.now, inputs.before);
+        let since = |old: &Snapshot| {
+            let ns = now
+                .clock
+                .monotonic_ns
+                .saturating_sub(old.clock.monotonic_ns);
+            ns as f64 / 1e9
+        };
+        Report {
+            format: ADVICE_FORMAT,
+            timestamp: now.clock.unix_ms as f64 / 1000.0,
+            pid: now.process.pid,
+            name: now.process.name.clone(),
+            interval_seconds: before.map(since),
+            advice: advise(inputs),
+        }
+    }
+}
+
 /// A rule.
 pub type Rule = fn(&Inputs<'_>) -> Vec<Advice>;
 
-/// Every rule.
-pub const RULES: &[Rule] = &[
-    waiting::stalled,
-    waiting::starving,
-    waiting::blocked_on_one_thing,
-    waiting::strict_with_idle_pods,
-    limits::thread_ceiling,
-    limits::threads_refused,
-    limits::limit_meant_as_global,
-    limits::limit_never_reached,
-    machine::hogs,
-    machine::panics,
-    machine::detection_is_blind,
-    machine::throttled_by_quota,
+/// Every rule, with the word that its advice carries.
+pub const RULES: &[(&str, Rule)] = &[
+    ("stalled", waiting::stalled),
+    ("starving", waiting::starving),
+    ("blocked_on_one_thing", waiting::blocked_on_one_thing),
+    ("strict_with_idle_pods", waiting::strict_with_idle_pods),
+    ("thread_ceiling", limits::thread_ceiling),
+    ("threads_refused", limits::threads_refused),
+    ("limit_meant_as_global", limits::limit_meant_as_global),
+    ("limit_never_reached", limits::limit_never_reached),
+    ("hogs", machine::hogs),
+    ("panics", machine::panics),
+    ("detection_is_blind", machine::detection_is_blind),
+    ("throttled_by_quota", machine::throttled_by_quota),
 ];
 
 /// Runs every rule; the most urgent advice comes first.
 pub fn advise(inputs: &Inputs<'_>) -> Vec<Advice> {
-    let mut all: Vec<Advice> = RULES.iter().flat_map(|rule| rule(inputs)).collect();
+    let mut all: Vec<Advice> = RULES.iter().flat_map(|(_, rule)| rule(inputs)).collect();
     all.sort_by_key(|a| a.severity);
     all
 }
@@ -217,6 +260,20 @@ pub(crate) mod tests {
             .len(),
             1
         );
+    }
+
+    #[test]
+    fn a_report_says_what_it_was_taken_from() {
+        let mut old = of(vec![]);
+        old.process.pid = 42;
+        old.clock.monotonic_ns = 1_000_000_000;
+        let mut now = old.clone();
+        now.clock.monotonic_ns = 3_500_000_000;
+        let report = |before| Report::of(&Inputs { now: &now, before });
+        assert_eq!(report(Some(&old)).interval_seconds, Some(2.5));
+        let whole_life = report(None);
+        assert_eq!(whole_life.interval_seconds, None);
+        assert_eq!((whole_life.format, whole_life.pid), (ADVICE_FORMAT, 42));
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use super::limits::raise_limit;
 use super::{Advice, Inputs, Severity, advice, human_ns, set};
-use crate::snapshot::{PoolSnapshot, Snapshot, WorkerState, WorkqueueSnapshot, WqKind};
+use crate::CpuSet;
+use crate::snapshot::{
+    PoolSnapshot, Snapshot, WorkerSnapshot, WorkerState, WorkqueueSnapshot, WqKind,
+};
 
 /// A wait that is long for any queue, ns.
 const LONG_WAIT_NS: u64 = 1_000_000_000;
@@ -234,13 +237,7 @@ pub(super) fn strict_with_idle_pods(inputs: &Inputs<'_>) -> Vec<Advice> {
             .iter()
             .map(|pod| pod.cpus.to_set())
             .filter(|pod| pod.intersects(&allowed))
-            .filter(|pod| {
-                !inputs
-                    .now
-                    .pools
-                    .iter()
-                    .any(|p| p.running > 0 && p.pod_cpus.to_set().intersects(pod))
-            })
+            .filter(|pod| !inputs.now.pools.iter().any(|p| works_in(p, pod)))
             .count();
         if waiting > 0 && idle > 0 {
             found.push(advice(
@@ -260,12 +257,27 @@ pub(super) fn strict_with_idle_pods(inputs: &Inputs<'_>) -> Vec<Advice> {
     found
 }
 
+/// Whether workers of this pool run in this pod. Those of a pool that spans several are where they were last seen; one that
+/// was seen nowhere may be anywhere.
+fn works_in(pool: &PoolSnapshot, pod: &CpuSet) -> bool {
+    let cpus = pool.pod_cpus.to_set();
+    if pool.running == 0 || !cpus.intersects(pod) {
+        return false;
+    }
+    let runs =
+        |w: &&WorkerSnapshot| matches!(w.state, WorkerState::Running | WorkerState::CpuIntensive);
+    let mut running = pool.worker_list.iter().filter(runs).peekable();
+    cpus.is_subset(pod)
+        || running.peek().is_none()
+        || running.any(|w| w.cpu.is_none_or(|cpu| pod.contains(cpu as usize)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::{of, run};
     use super::*;
     use crate::CpuList;
-    use crate::snapshot::{ItemSnapshot, PodSnapshot, PwqSnapshot, ScopeSnapshot, WorkerSnapshot};
+    use crate::snapshot::{ItemSnapshot, PodSnapshot, PwqSnapshot, ScopeSnapshot};
 
     fn queue(name: &str) -> WorkqueueSnapshot {
         WorkqueueSnapshot {
@@ -391,6 +403,23 @@ mod tests {
             run(strict_with_idle_pods, &s)[0].set,
             ["q affinity_strict=0"]
         );
+        // A pool of the whole machine keeps only those pods busy where its workers are.
+        let wide = |cpu| PoolSnapshot {
+            pod_cpus: CpuList::from_cpus(0..8),
+            running: 1,
+            worker_list: vec![WorkerSnapshot {
+                cpu,
+                ..worker("bulk", WorkerState::Running, "")
+            }],
+            ..Default::default()
+        };
+        s.pools.push(wide(Some(1)));
+        assert_eq!(run(strict_with_idle_pods, &s).len(), 1);
+        for busy in [Some(5), None] {
+            s.pools[1] = wide(busy);
+            assert_eq!(run(strict_with_idle_pods, &s), [], "{busy:?}");
+        }
+        s.pools.truncate(1);
         s.workqueues[0].attrs.affinity_strict = false;
         assert_eq!(run(strict_with_idle_pods, &s), []);
     }

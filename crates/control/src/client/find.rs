@@ -1,7 +1,7 @@
 //! Which processes are served.
 
+use std::cell::Cell;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::{Client, ClientError};
@@ -143,35 +143,36 @@ fn look_at_all(place: &Place, names: &[String]) -> Vec<Found> {
 fn look(place: &Place, name: &str) -> Option<Found> {
     let parsed = SocketName::parse(name)?;
     let path = place.path().join(name);
-    let stream = match place.connect(name) {
-        Ok(fd) => UnixStream::from(fd),
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+    // Who listens, as far as the system says.
+    let peer = Cell::new(None);
+    // A forked child may keep the descriptor of a dead parent's socket; connections then hang in the backlog.
+    let is_gone = |pid| {
+        pid == parsed.pid
+            && start_ticks(parsed.pid) != Some(parsed.start_ticks)
+            && Path::new("/proc/self/stat").exists()
+    };
+    let client = Client::open(|| {
+        let fd = place.connect(name)?;
+        let pid = crate::peer::of(&fd).ok().and_then(|p| p.pid);
+        peer.set(pid);
+        if pid.is_some_and(is_gone) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(fd)
+    });
+    match &client {
+        Err(ClientError::Io(e)) if e.kind() == io::ErrorKind::ConnectionRefused => {
             if place.is_own_socket(name) {
                 // It may be gone already: another command cleans too.
                 let _ = place.remove(name);
             }
             return None;
         }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
-        Err(e) => {
-            return Some(Found {
-                pid: parsed.pid,
-                path,
-                client: Err(e.into()),
-            });
-        }
-    };
-    let peer = crate::peer::of(&stream).ok().and_then(|p| p.pid);
-    // A forked child may keep the descriptor of a dead parent's socket; connections then hang in the backlog.
-    if peer == Some(parsed.pid)
-        && start_ticks(parsed.pid) != Some(parsed.start_ticks)
-        && Path::new("/proc/self/stat").exists()
-    {
-        let _ = place.remove(name);
-        return None;
+        Err(ClientError::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
+        _ => {}
     }
-    let client = Client::greet(stream);
     let pid = peer
+        .get()
         .or_else(|| client.as_ref().ok().map(|c| c.process().pid))
         .unwrap_or(parsed.pid);
     Some(Found { pid, path, client })

@@ -6,9 +6,10 @@ mod find;
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use crate::place::{DIR_VARIABLE, PlaceError};
 pub use find::{Directory, Found};
@@ -23,6 +24,10 @@ use crate::trace::{TraceChunk, TraceOptions};
 
 /// How long a process may take for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to try again while a process serves as many clients as it may, or more want to be let in than it can note: silent
+/// ones lose their places after one or two seconds.
+const CROWD_TIMEOUT: Duration = Duration::from_secs(4);
+const CROWD_PAUSE: Duration = Duration::from_millis(50);
 /// How long a process may take to say who it is; one that was stopped never does.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -39,6 +44,8 @@ pub enum ClientError {
     Frame(FrameError),
     /// The process ended the conversation, and says why.
     Refused(String),
+    /// The process serves as many clients as it may; the same may succeed later. Only after some seconds of trying.
+    Busy(String),
     /// The socket belongs to another user.
     ForeignSocket(u32),
     /// The process refused a request.
@@ -65,7 +72,9 @@ impl fmt::Display for ClientError {
             }
             ClientError::Io(e) => write!(f, "control socket: {e}"),
             ClientError::Frame(e) => write!(f, "control socket: {e}"),
-            ClientError::Refused(why) => write!(f, "the process refuses: {why}"),
+            ClientError::Refused(why) | ClientError::Busy(why) => {
+                write!(f, "the process refuses: {why}")
+            }
             ClientError::ForeignSocket(uid) => {
                 write!(f, "the control socket is served by user {uid}: not used")
             }
@@ -106,14 +115,37 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a socket and says hello.
+    /// Connects to a socket and says hello. Blocks: five seconds for a process that does not answer, and where others crowd it
+    /// (as many clients as it takes, more that want to be let in) tries again for four.
     ///
     /// # Errors
     /// [`ClientError`]; another user's server (root excepted) is not talked to.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        let stream = UnixStream::connect(path)
-            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
-        Client::greet(stream)
+        Client::open(|| {
+            let address = rustix::net::SocketAddrUnix::new(path)?;
+            crate::place::connect(&address)
+                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        })
+    }
+
+    /// Connects and says hello; where others crowd the process, it tries again for a while.
+    fn open(connect: impl Fn() -> io::Result<OwnedFd>) -> Result<Client, ClientError> {
+        let give_up = Instant::now() + CROWD_TIMEOUT;
+        loop {
+            let result = connect()
+                .map_err(ClientError::from)
+                .and_then(|fd| Client::greet(fd.into()));
+            let crowded = match &result {
+                Err(ClientError::Busy(_)) => true,
+                // Its queue of those who want to be let in is full. A timeout later on reads the same, and is past the time.
+                Err(ClientError::Io(e)) => e.kind() == io::ErrorKind::WouldBlock,
+                _ => false,
+            };
+            if !crowded || Instant::now() >= give_up {
+                return result;
+            }
+            std::thread::sleep(CROWD_PAUSE);
+        }
     }
 
     fn greet(stream: UnixStream) -> Result<Client, ClientError> {
@@ -238,7 +270,7 @@ impl Client {
         if let Err(e) = self.stream.write_all(&frame) {
             // A server that turns us away may have said why before it hung up.
             return match self.read_reply() {
-                Ok(Reply::Refused { message }) => Err(ClientError::Refused(printable(&message))),
+                Ok(Reply::Refused { message, busy }) => Err(refused(&message, busy)),
                 _ => Err(e.into()),
             };
         }
@@ -247,7 +279,7 @@ impl Client {
                 error.message = printable(&error.message);
                 Err(ClientError::Answer(error))
             }
-            Reply::Refused { message } => Err(ClientError::Refused(printable(&message))),
+            Reply::Refused { message, busy } => Err(refused(&message, busy)),
             reply => Ok(reply),
         }
     }
@@ -265,6 +297,15 @@ impl Client {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+}
+
+fn refused(message: &str, busy: bool) -> ClientError {
+    let why = printable(message);
+    if busy {
+        ClientError::Busy(why)
+    } else {
+        ClientError::Refused(why)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Length-prefixed frames.
 
 use std::fmt;
+use std::io;
 
 use serde::Serialize;
 
@@ -37,24 +38,48 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// Encodes a message as a frame.
+/// Encodes a message as a frame. Ends as soon as the limit is passed: what is too long is not built.
 ///
 /// # Errors
 /// [`FrameError::TooLong`] if the body is longer than `limit`; [`FrameError::Malformed`] if the value has no JSON form.
 pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, FrameError> {
-    let mut bytes = vec![0; PREFIX];
-    serde_json::to_writer(&mut bytes, message).map_err(|e| FrameError::Malformed(e.to_string()))?;
-    let length = bytes.len() - PREFIX;
-    match u32::try_from(length) {
-        Ok(prefix) if length <= limit => bytes[..PREFIX].copy_from_slice(&prefix.to_le_bytes()),
-        _ => {
-            return Err(FrameError::TooLong {
-                announced: length as u64,
-                limit,
-            });
-        }
+    let mut body = Body {
+        bytes: vec![0; PREFIX],
+        limit: limit.min(u32::MAX as usize),
+        passed: None,
+    };
+    let written = serde_json::to_writer(&mut body, message);
+    if let Some(announced) = body.passed {
+        return Err(FrameError::TooLong { announced, limit });
     }
-    Ok(bytes)
+    written.map_err(|e| FrameError::Malformed(e.to_string()))?;
+    let length = (body.bytes.len() - PREFIX) as u32;
+    body.bytes[..PREFIX].copy_from_slice(&length.to_le_bytes());
+    Ok(body.bytes)
+}
+
+/// A frame as it is written.
+struct Body {
+    bytes: Vec<u8>,
+    limit: usize,
+    /// The length at which the limit was passed.
+    passed: Option<u64>,
+}
+
+impl io::Write for Body {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        let length = self.bytes.len() - PREFIX + more.len();
+        if length > self.limit {
+            self.passed = Some(length as u64);
+            return Err(io::Error::other("longer than allowed"));
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Collects bytes as they come and cuts them into frames. Never holds more than one frame's limit plus what one push brought.
@@ -162,6 +187,14 @@ mod tests {
                 limit: 10
             })
         ));
-        assert!(encode(&"0123456789", 10).is_err());
+        // Ten letters and two quotes.
+        assert!(encode(&"0123456789", 12).is_ok());
+        for limit in [0, 10, 11] {
+            let e = encode(&"0123456789", limit).unwrap_err();
+            assert!(
+                matches!(e, FrameError::TooLong { announced, limit: l } if l == limit && announced > limit as u64),
+                "{e}"
+            );
+        }
     }
 }

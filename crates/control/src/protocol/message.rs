@@ -93,6 +93,9 @@ pub enum Reply {
     Refused {
         /// Why.
         message: String,
+        /// Only for want of room: the same may succeed a moment later.
+        #[serde(default)]
+        busy: bool,
     },
 }
 

@@ -36,17 +36,22 @@ impl Service {
                         "the process failed while it answered",
                     ))
                 }),
-            Err(e) => Reply::Refused {
-                message: e.to_string(),
-            },
+            Err(e) => refused(e.to_string()),
         };
         frame(&reply)
     }
 
     /// The frame for something that is no frame.
     pub(super) fn refuse(&self, why: &FrameError) -> Vec<u8> {
+        frame(&refused(why.to_string())).0
+    }
+
+    /// The frame for a newcomer for whom there is no room.
+    pub(super) fn turn_away(&self, clients: usize) -> Vec<u8> {
+        let message = format!("{clients} clients are connected; try again later");
         frame(&Reply::Refused {
-            message: why.to_string(),
+            message,
+            busy: true,
         })
         .0
     }
@@ -61,12 +66,10 @@ impl Service {
     fn reply(&self, request: Request, session: &mut Session) -> Reply {
         if let Request::Hello { protocol, .. } = request {
             if protocol != PROTOCOL_VERSION {
-                return Reply::Refused {
-                    message: format!(
-                        "this process speaks version {PROTOCOL_VERSION} of the control protocol and the client {protocol}; \
-                         use the cmwq command of the same release"
-                    ),
-                };
+                return refused(format!(
+                    "this process speaks version {PROTOCOL_VERSION} of the control protocol and the client {protocol}; \
+                     use the cmwq command of the same release"
+                ));
             }
             session.greeted = true;
             let mut process = self.process.info();
@@ -77,9 +80,7 @@ impl Service {
             };
         }
         if !session.greeted {
-            return Reply::Refused {
-                message: "the first request must be `hello`".into(),
-            };
+            return refused("the first request must be `hello`".into());
         }
         match self.carry_out(request, session) {
             Ok(reply) => reply,
@@ -154,6 +155,13 @@ fn level(target: &Target) -> Level {
     match target {
         Target::Global => Level::Global,
         Target::Workqueue(_) => Level::Workqueue,
+    }
+}
+
+fn refused(message: String) -> Reply {
+    Reply::Refused {
+        message,
+        busy: false,
     }
 }
 

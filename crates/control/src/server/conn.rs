@@ -64,27 +64,26 @@ impl Conn {
         }
     }
 
-    /// What to wait for. While a reply is not taken, nothing more is read (P2).
-    pub(super) fn interest(&self, now: Instant) -> PollFlags {
+    /// What to wait for. While a reply is not taken, nothing more is read (P2); nor while the server rests (P6).
+    pub(super) fn interest(&self, now: Instant, resting: bool) -> PollFlags {
         if !self.output.is_empty() {
             PollFlags::OUT
-        } else if self.throttled(now) || self.input.is_full() {
+        } else if resting || self.throttled(now) || self.input.is_full() {
             PollFlags::empty()
         } else {
             PollFlags::IN
         }
     }
 
-    /// When this connection next needs a turn even if nothing arrives.
-    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+    /// When this connection next needs a turn even if nothing arrives. `rest`: until when the server rests.
+    pub(super) fn deadline(&self, now: Instant, rest: Option<Instant>) -> Option<Instant> {
         if !self.output.is_empty() {
             Some(self.active + REPLY_TIMEOUT)
         } else if self.input.has_frame() {
-            Some(if self.throttled(now) {
-                self.window + WINDOW
-            } else {
-                now
-            })
+            let window = self.throttled(now).then_some(self.window + WINDOW);
+            Some(window.max(rest).unwrap_or(now))
+        } else if rest.is_some() {
+            rest
         } else if self.throttled(now) {
             Some(self.window + WINDOW)
         } else if !self.session.greeted {
@@ -103,8 +102,19 @@ impl Conn {
         self.in_window >= REQUESTS_PER_WINDOW && now < self.window + WINDOW
     }
 
-    /// One turn: sends, reads, answers at most one request (P3).
-    pub(super) fn turn(&mut self, ready: PollFlags, service: &Service, now: Instant) -> Fate {
+    /// Whether a request is there that could be answered now.
+    pub(super) fn wants_answer(&self, now: Instant) -> bool {
+        self.output.is_empty() && self.input.has_frame() && !self.throttled(now)
+    }
+
+    /// One turn: sends, reads, answers at most one request (P3), and none while the server is `resting` (P6).
+    pub(super) fn turn(
+        &mut self,
+        ready: PollFlags,
+        service: &Service,
+        now: Instant,
+        resting: bool,
+    ) -> Fate {
         if ready.intersects(PollFlags::ERR | PollFlags::NVAL | PollFlags::HUP) {
             return Fate::Close;
         }
@@ -114,7 +124,7 @@ impl Conn {
         if ready.contains(PollFlags::IN) && self.read(now) == Fate::Close {
             return Fate::Close;
         }
-        if self.output.is_empty() && !self.throttled(now) {
+        if self.output.is_empty() && !resting && !self.throttled(now) {
             match self.input.next_frame() {
                 Ok(Some(body)) => self.respond(&body, service, now),
                 Ok(None) => {}
@@ -139,7 +149,9 @@ impl Conn {
         let late = if self.output.is_empty() {
             self.begun
                 .is_some_and(|begun| now >= begun + REQUEST_TIMEOUT)
-                || (!self.session.greeted && now >= self.opened + HELLO_TIMEOUT)
+                || (!self.session.greeted
+                    && !self.input.has_frame()
+                    && now >= self.opened + HELLO_TIMEOUT)
         } else {
             now >= self.active + REPLY_TIMEOUT
         };

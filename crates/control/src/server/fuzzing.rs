@@ -29,7 +29,7 @@ pub fn converse(process: &Arc<dyn Process>, pieces: &[Vec<u8>]) -> Vec<u8> {
         let _ = client.write(piece);
         for _ in 0..8 {
             if fate == Fate::Keep {
-                fate = conn.turn(PollFlags::IN | PollFlags::OUT, &service, now);
+                fate = conn.turn(PollFlags::IN | PollFlags::OUT, &service, now, false);
             }
             let mut chunk = [0; 4096];
             while let Ok(n @ 1..) = client.read(&mut chunk) {

@@ -12,6 +12,7 @@ mod answer;
 mod conn;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod pace;
 mod serve;
 
 use std::fmt;

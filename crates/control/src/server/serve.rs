@@ -10,7 +10,7 @@ use rustix::net::{SendFlags, SocketFlags};
 
 use super::answer::Service;
 use super::conn::{Conn, Fate};
-use crate::protocol::FrameError;
+use super::pace::Pace;
 
 /// How long accepting rests after the process ran out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -26,6 +26,7 @@ pub(super) struct Serve {
     max_clients: usize,
     conns: Vec<Conn>,
     accept_after: Option<Instant>,
+    pace: Pace,
 }
 
 impl Serve {
@@ -42,11 +43,14 @@ impl Serve {
             max_clients,
             conns: Vec::new(),
             accept_after: None,
+            pace: Pace::new(),
         }
     }
 
     /// Serves until told to quit.
     pub(super) fn run(mut self) {
+        // Made by another thread: from here on it is this one's clock that counts.
+        self.pace = Pace::new();
         while self.turn() {}
         for conn in self.conns.drain(..) {
             conn.close(&self.service);
@@ -56,7 +60,8 @@ impl Serve {
     /// Waits for something to do and does it; false when told to quit.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
-        let accepting = self.accept_after.is_none_or(|after| now >= after);
+        let rest = self.pace.rest(now);
+        let accepting = rest.is_none() && self.accept_after.is_none_or(|after| now >= after);
         let listen_for = if accepting {
             PollFlags::IN
         } else {
@@ -68,11 +73,12 @@ impl Serve {
         fds.extend(
             self.conns
                 .iter()
-                .map(|c| PollFd::new(&c.fd, c.interest(now))),
+                .map(|c| PollFd::new(&c.fd, c.interest(now, rest.is_some()))),
         );
-        let deadline = self.conns.iter().filter_map(|c| c.deadline(now));
+        let deadline = self.conns.iter().filter_map(|c| c.deadline(now, rest));
         let deadline = deadline
             .chain(self.accept_after.filter(|_| !accepting))
+            .chain(rest)
             .min();
         let timeout = deadline.map(|d| timespec(d.saturating_duration_since(now)));
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
@@ -90,14 +96,24 @@ impl Serve {
         if !ready[0].is_empty() {
             return false;
         }
-        let now = Instant::now();
+        let mut now = Instant::now();
         let mut kept = Vec::with_capacity(self.conns.len());
+        let mut next = None;
         for (mut conn, ready) in self.conns.drain(..).zip(&ready[2..]) {
-            match conn.turn(*ready, &self.service, now) {
-                Fate::Keep => kept.push(conn),
+            let resting = self.pace.rest(now).is_some();
+            match conn.turn(*ready, &self.service, now, resting) {
+                Fate::Keep => {
+                    if resting && next.is_none() && conn.wants_answer(now) {
+                        next = Some(kept.len());
+                    }
+                    kept.push(conn);
+                }
                 Fate::Close => conn.close(&self.service),
             }
+            now = Instant::now();
         }
+        // Who was not answered for lack of time is the first to be so afterwards.
+        kept.rotate_left(next.unwrap_or(0));
         self.conns = kept;
         if accepting {
             self.accept_after = None;
@@ -139,14 +155,10 @@ impl Serve {
             match oldest.filter(|&i| now >= self.conns[i].active + EVICT_AFTER) {
                 Some(i) => self.conns.swap_remove(i).close(&self.service),
                 None => {
-                    let busy = FrameError::Malformed(format!(
-                        "{} clients are connected; try again later",
-                        self.conns.len()
-                    ));
                     // Best effort: the newcomer is dropped either way.
                     let _ = rustix::net::send(
                         &fd,
-                        &self.service.refuse(&busy),
+                        &self.service.turn_away(self.conns.len()),
                         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
                     );
                     return;

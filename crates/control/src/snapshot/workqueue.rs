@@ -271,6 +271,8 @@ pub struct ItemSnapshot {
     pub role: super::WorkerRole,
     /// No item, but those who wait for the one before it; `count`: how many. Not part of the list's total.
     pub barrier: bool,
+    /// Of a barrier: the threads that wait, in the order in which they began; fewer than `count` while one begins.
+    pub waiters: Vec<u32>,
 }
 
 /// The rescuer of a queue.

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use cmwq::Workqueue;
+use cmwq::control::snapshot::Detail;
+use cmwq::{Runtime, Workqueue};
 use cmwq_measure::{Against, Bar, Latency, Observation, Relation, Table, table, usage};
 
 use super::crypt::seconds;
@@ -15,11 +16,15 @@ use super::host::Host;
 /// A program with and without a monitor attached
 ///
 /// One program, served as by cmwq::control::listen(), in rounds that alternate: with a `cmwq monitor --json` of its own process
-/// attached, with one that looks a hundred times as often, and with nobody connected. What a hundred looks cost bounds what one
-/// does, also where the machine is too noisy to see one. Each round measures half its time spawning closures in batches, half of it handing over
-/// one closure at a time and waiting for it. The monitor is attached before the round's time begins.
+/// attached, with one that looks a hundred times as often, and with nobody connected. Each round measures half its time spawning
+/// closures in batches, half of it handing over one closure at a time and waiting for it. The monitor is attached before the
+/// round's time begins.
+///
+/// Three answers, since a machine may be too noisy for the first: what items cost more, in time and in CPU time; the same for a
+/// hundred looks, which bounds one; and what a look takes for itself, CPU time of the thread that answers and the time in which
+/// it may hold locks of pools, as a part of the interval. By default it takes some 70 seconds.
 #[derive(clap::Args, Clone, Debug)]
-#[command(mut_arg("rounds", |a| a.default_value("15")))]
+#[command(mut_arg("rounds", |a| a.default_value("10")))]
 pub(crate) struct Args {
     /// Seconds of each measurement; no shorter than the interval, or the monitor does not look while it lasts
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
@@ -40,6 +45,13 @@ const ROUND_TRIP: &str = "round_trip_ns";
 const ITEM_CPU: &str = "spawned_item_cpu_ns";
 const ROUND_TRIP_CPU: &str = "round_trip_cpu_ns";
 const SERVING: &str = "serving_us_per_s";
+/// Microseconds in which a look may hold one pool's lock after the other: all of what taking it lasts.
+const LOOK: &str = "look_us";
+/// What a look takes for itself, per cent of the interval: its CPU time, and its whole duration as though every pool stood
+/// still meanwhile. Without what it costs others indirectly (caches).
+const OWN: &str = "look_percent";
+/// How often that is measured in a round.
+const LOOKS: u32 = 20;
 const TIMES: [&str; 4] = [ITEM, ROUND_TRIP, ITEM_CPU, ROUND_TRIP_CPU];
 /// What watching may cost at most, as a factor of the time without.
 const LIMIT: f64 = 1.01;
@@ -77,7 +89,17 @@ impl Args {
                 .map(|interval| Monitor::attach(&place, interval, &log))
                 .transpose()?;
             settle();
-            sample(&wq, self.runtime)
+            let mut sample = sample(&wq, self.runtime)?;
+            if let Some(interval) = interval {
+                let look = look_time(&rt, &wq)?;
+                let serving = sample.figures.get(SERVING).copied().unwrap_or(0.0) / 1e6;
+                let own = serving + look.as_secs_f64() / interval.as_secs_f64();
+                sample
+                    .figures
+                    .insert(LOOK.to_owned(), look.as_secs_f64() * 1e6);
+                sample.figures.insert(OWN.to_owned(), own * 100.0);
+            }
+            Ok(sample)
         })?;
 
         let mut document = self
@@ -94,15 +116,17 @@ impl Args {
             "spawned item, CPU ns",
             "round trip, CPU ns",
             "serving, CPU us/s",
+            "a look, us",
+            "a look's own, %",
         ]);
         for (name, _) in &settings {
             let mut row = measured.row(name);
             let mut cells = vec![name.clone()];
-            for (metric, unit) in TIMES
-                .map(|t| (t, "ns"))
-                .into_iter()
-                .chain([(SERVING, "us/s")])
-            {
+            for (metric, unit) in TIMES.map(|t| (t, "ns")).into_iter().chain([
+                (SERVING, "us/s"),
+                (LOOK, "us"),
+                (OWN, "percent"),
+            ]) {
                 let spread = measured.spread(name, metric);
                 cells.push(spread.map_or_else(|| "-".into(), shown));
                 if let Some(s) = spread {
@@ -155,6 +179,15 @@ impl Args {
                 document.verdicts.push(verdict);
             }
         }
+        let own = Bar::at_most(
+            "a look takes less than 1 % of the interval for itself",
+            WATCHED,
+            OWN,
+            (LIMIT - 1.0) * 100.0,
+        )
+        .judge(&measured.rounds);
+        text += &format!("{}\n", own.line());
+        document.verdicts.push(own);
         self.common.output.finish(&document, &host, &text)?;
         check(&document.rows)
     }
@@ -236,6 +269,19 @@ fn settle() {
         before = now;
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// How long the runtime takes to be looked at as a monitor does, while items are queued: the mean of some looks.
+fn look_time(rt: &Runtime, wq: &Workqueue) -> anyhow::Result<Duration> {
+    let mut ns = 0;
+    for _ in 0..LOOKS {
+        for _ in 0..BATCH {
+            drop(wq.try_spawn(|| {}).map_err(|e| e.error)?);
+        }
+        ns += rt.snapshot_with(Detail::COUNTERS).clock.build_ns;
+        wq.flush()?;
+    }
+    Ok(Duration::from_nanos(ns / u64::from(LOOKS)))
 }
 
 fn sample(wq: &Workqueue, runtime: Duration) -> anyhow::Result<Sample> {

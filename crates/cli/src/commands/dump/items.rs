@@ -146,11 +146,27 @@ fn waiting(item: &ItemSnapshot) -> String {
     )
 }
 
-fn function(item: &ItemSnapshot) -> String {
-    match (item.barrier, item.count) {
-        (true, 0 | 1) => format!("BAR({})", item.func),
-        (true, n) => format!("{n}*BAR({})", item.func),
-        (false, 0 | 1) => item.func.to_string(),
-        (false, n) => format!("{n}*{}", item.func),
+/// `3*func`; for those who wait for the item before it `BAR(4712)` each, with the thread's id.
+pub(crate) fn function(item: &ItemSnapshot) -> String {
+    if item.barrier {
+        return barrier(item);
     }
+    match item.count {
+        0 | 1 => item.func.to_string(),
+        n => format!("{n}*{}", item.func),
+    }
+}
+
+/// The most threads that are named behind one item.
+const NAMED: usize = 8;
+
+fn barrier(item: &ItemSnapshot) -> String {
+    let named = item.waiters.iter().take(NAMED);
+    let mut parts: Vec<String> = named.map(|tid| format!("BAR({tid})")).collect();
+    match (item.count.max(1) as usize).saturating_sub(parts.len()) {
+        0 => {}
+        1 => parts.push("BAR(?)".into()),
+        n => parts.push(format!("{n}*BAR(?)")),
+    }
+    parts.join(", ")
 }

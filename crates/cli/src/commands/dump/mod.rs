@@ -3,6 +3,7 @@
 //! The five sections of the kernel's `wq_dump` with its columns, then what only we know.
 
 mod items;
+pub(crate) use items::function;
 mod kernel;
 mod ours;
 
@@ -232,9 +233,10 @@ pub(crate) mod tests {
         }
         q.inactive.push(ItemSnapshot {
             func: "g".into(),
-            count: 2,
+            count: 4,
             pool: 7,
             barrier: true,
+            waiters: vec![4713, 4714],
             ..Default::default()
         });
         let ordered = WorkqueueSnapshot {
@@ -315,7 +317,7 @@ pub(crate) mod tests {
             "123 us",
             "3*g",
             "4711",
-            "3*g waiting 0 ns, 2*BAR(g)",
+            "3*g waiting 0 ns, BAR(4713), BAR(4714), 2*BAR(?)",
             "for 2.00 s",
             "pool 7: cpus=2-3 node=1 nice=-20 hung=0s workers=0 idle: 4712",
         ] {

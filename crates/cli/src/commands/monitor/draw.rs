@@ -1,5 +1,7 @@
 //! Draws the full-screen view.
 
+use std::collections::BTreeSet;
+
 use cmwq_control::advise::human_ns;
 use cmwq_control::histogram::{HistogramSnapshot, bucket_bounds};
 use cmwq_control::snapshot::{ItemList, Snapshot, WorkqueueSnapshot};
@@ -7,20 +9,20 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Cell, Paragraph, Row as TableRow, Table, TableState};
+use ratatui::widgets::{Block, Cell, Paragraph, Row as TableRow, Table, TableState, Wrap};
+use unicode_width::UnicodeWidthStr;
 
-use super::super::live::{human_rate, human_span};
+use super::super::dump::function;
+use super::super::live::human_span;
 use super::app::{App, View};
+use super::columns::{columns, fitted, side};
 use super::machine::{self, PodLoad};
-use super::rows::{Row, SortBy, interval};
+use super::rows::{SortBy, interval};
 
 /// Width of the drawing of the machine.
 const MACHINE: u16 = 44;
 /// Below this width the drawing goes under the table.
 const WIDE: u16 = 168;
-/// Width of a sparkline.
-const SPARK: usize = 20;
-
 pub(super) fn draw(frame: &mut Frame, app: &App) {
     let [head, body, foot] = Layout::vertical([
         Constraint::Length(2),
@@ -102,13 +104,44 @@ fn footer(frame: &mut Frame, area: Rect, app: &App) {
             format!("  filter: {}", app.filter)
         };
         let order = if app.reverse { ", reversed" } else { "" };
-        Line::from(format!(
-            "q quit  enter open  s sort ({}{order})  r reverse  / filter  m machine  p pause  ? help{filter}",
-            app.sort.title()
-        ))
-        .add_modifier(Modifier::DIM)
+        let keys = keys(usize::from(area.width), app.sort.title(), order, &filter);
+        Line::from(keys).add_modifier(Modifier::DIM)
     };
     frame.render_widget(Paragraph::new(text), area);
+}
+
+/// As many keys as fit, the most needed ones longest.
+fn keys(room: usize, sort: &str, order: &str, filter: &str) -> String {
+    let sort = format!("s sort ({sort}{order})");
+    // In the order in which they are given up, from the last.
+    let by_need = [
+        "q quit",
+        "? help",
+        "enter open",
+        "/ filter",
+        &sort,
+        "m machine",
+        "p pause",
+        "r reverse",
+    ];
+    let shown = [
+        "q quit",
+        "enter open",
+        &sort,
+        "r reverse",
+        "/ filter",
+        "m machine",
+        "p pause",
+        "? help",
+    ];
+    (1..=by_need.len())
+        .rev()
+        .map(|n| {
+            let fit = shown.iter().filter(|key| by_need[..n].contains(key));
+            fit.copied().collect::<Vec<_>>().join("  ") + filter
+        })
+        .find(|text| text.width() <= room)
+        .unwrap_or_default()
 }
 
 fn overview(frame: &mut Frame, area: Rect, app: &App, now: &Snapshot) {
@@ -119,65 +152,30 @@ fn overview(frame: &mut Frame, area: Rect, app: &App, now: &Snapshot) {
     let [queues, drawing] = if area.width >= WIDE {
         Layout::horizontal([Constraint::Min(60), Constraint::Length(MACHINE)]).areas(area)
     } else {
-        let height = (loads.len() as u16 + 4).min(area.height / 2);
+        // The queues are what one looks for: where there is little room, it is theirs.
+        if area.height < 14 {
+            return table(frame, area, app);
+        }
+        let nodes: BTreeSet<_> = loads.iter().map(|l| l.node).collect();
+        let height = ((loads.len() + nodes.len() + 2) as u16).min(area.height / 2);
         Layout::vertical([Constraint::Min(3), Constraint::Length(height)]).areas(area)
     };
     table(frame, queues, app);
     drawing_of(frame, drawing, &loads, now);
 }
 
-/// A column: its heading, the order that it stands for, its width, the width of the table from which on it is shown, and
-/// what it shows.
-type Column = (
-    &'static str,
-    Option<SortBy>,
-    u16,
-    u16,
-    fn(&App, &Row) -> String,
-);
-
-fn share(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |v| format!("{v:.0}"))
-}
-
-fn time(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), human_ns)
-}
-
-const COLUMNS: &[Column] = &[
-    ("KIND", None, 9, 90, |_, r| r.kind.into()),
-    ("ACT/MAX", Some(SortBy::Active), 9, 0, |_, r| {
-        format!("{}/{}", r.active, r.max_active)
-    }),
-    ("WAITING", Some(SortBy::Waiting), 7, 0, |_, r| {
-        r.waiting.to_string()
-    }),
-    ("ITEMS/S", Some(SortBy::Rate), 7, 0, |_, r| {
-        human_rate(r.per_second)
-    }),
-    ("CPU%", Some(SortBy::Cpu), 6, 60, |_, r| {
-        format!("{:.1}", r.cpu)
-    }),
-    ("LOCL%", None, 5, 100, |_, r| share(r.local)),
-    ("HELP%", None, 5, 106, |_, r| share(r.helped)),
-    ("ITSV", None, 5, 112, |_, r| r.intensive.to_string()),
-    ("CMW/RPR", None, 7, 120, |_, r| r.cmw_rpr.to_string()),
-    ("P50", None, 8, 70, |_, r| time(r.p50)),
-    ("P99", Some(SortBy::P99), 8, 50, |_, r| time(r.p99)),
-    ("P99 HISTORY", None, SPARK as u16, 80, |app, r| {
-        app.history.sparkline(r.id, SPARK)
-    }),
-];
-
 fn table(frame: &mut Frame, area: Rect, app: &App) {
-    let columns: Vec<&Column> = COLUMNS.iter().filter(|c| area.width >= c.3).collect();
+    let room = area.width.saturating_sub(2);
+    let columns = columns(room);
+    let taken: u16 = columns.iter().map(|c| c.2 + 1).sum();
+    let name_room = usize::from(room.saturating_sub(taken).max(1));
     let heading = |title: &'static str, by: Option<SortBy>| {
         let style = if by == Some(app.sort) {
             Style::new().bold().underlined()
         } else {
             Style::new().bold()
         };
-        Cell::from(title).style(style)
+        Cell::from(Line::from(title).alignment(side(title))).style(style)
     };
     let head = std::iter::once(heading("WORKQUEUE", Some(SortBy::Name)));
     let head = TableRow::new(head.chain(columns.iter().map(|c| heading(c.0, c.1))));
@@ -188,11 +186,14 @@ fn table(frame: &mut Frame, area: Rect, app: &App) {
         } else {
             Style::new()
         };
-        let cells = std::iter::once(r.name.clone()).chain(columns.iter().map(|c| c.4(app, r)));
-        TableRow::new(cells).style(style)
+        let name = Cell::from(fitted(&r.name, name_room));
+        let cells = columns
+            .iter()
+            .map(|c| Cell::from(Line::from(c.4(app, r)).alignment(side(c.0))));
+        TableRow::new(std::iter::once(name).chain(cells)).style(style)
     });
-    let widths =
-        std::iter::once(Constraint::Min(12)).chain(columns.iter().map(|c| Constraint::Length(c.2)));
+    let widths = std::iter::once(Constraint::Length(name_room as u16))
+        .chain(columns.iter().map(|c| Constraint::Length(c.2)));
     let title = if app.filter.is_empty() {
         format!(" {} workqueues ", app.rows.len())
     } else {
@@ -265,13 +266,21 @@ fn drawing_of(frame: &mut Frame, area: Rect, loads: &[PodLoad], now: &Snapshot) 
 }
 
 fn queue(frame: &mut Frame, area: Rect, app: &App, q: &WorkqueueSnapshot) {
-    let [facts, middle, items] = Layout::vertical([
-        Constraint::Length(7),
-        Constraint::Min(5),
-        Constraint::Length(8),
+    let facts = facts_of(q, usize::from(area.width.saturating_sub(2)));
+    // Where there is little room: first what runs and waits, then the facts, then the histograms.
+    let items_need = 6.min(area.height);
+    let facts_need = (facts.len() as u16 + 2).min(area.height - items_need);
+    let [top, middle, items] = Layout::vertical([
+        Constraint::Length(facts_need),
+        Constraint::Min(0),
+        Constraint::Length(items_need),
     ])
     .areas(area);
-    facts_of(frame, facts, q);
+    let name = fitted(&q.name, usize::from(area.width.saturating_sub(4)));
+    frame.render_widget(
+        Paragraph::new(facts).block(Block::bordered().title(format!(" {name} "))),
+        top,
+    );
     let [left, right] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(middle);
     let over = interval(q, app.before.as_ref());
@@ -284,6 +293,12 @@ fn queue(frame: &mut Frame, area: Rect, app: &App, q: &WorkqueueSnapshot) {
     );
     histogram(frame, right, "run time", &over.run_time, &q.run_time);
     let room = usize::from(items.width.saturating_sub(2));
+    // Somewhere the name must be.
+    let title = if top.height > 0 {
+        " items ".to_owned()
+    } else {
+        format!(" items of {name} ")
+    };
     let lines = [
         ("in flight", &q.in_flight),
         ("pending", &q.pending),
@@ -293,12 +308,13 @@ fn queue(frame: &mut Frame, area: Rect, app: &App, q: &WorkqueueSnapshot) {
     let delayed = Line::from(format!("delayed    {}", q.delayed));
     let text: Vec<Line> = lines.into_iter().chain([delayed]).collect();
     frame.render_widget(
-        Paragraph::new(text).block(Block::bordered().title(" items ")),
+        Paragraph::new(text).block(Block::bordered().title(title)),
         items,
     );
 }
 
-fn facts_of(frame: &mut Frame, area: Rect, q: &WorkqueueSnapshot) {
+/// Groups of facts, each on as few lines as fit into the width.
+fn facts_of(q: &WorkqueueSnapshot, width: usize) -> Vec<Line<'static>> {
     let (a, c) = (&q.attrs, &q.counters);
     let flags: Vec<&str> = q.flags.names().collect();
     let scope = cmwq_control::attr::format_scope(&a.affinity_scope, &a.effective_scope);
@@ -306,68 +322,86 @@ fn facts_of(frame: &mut Frame, area: Rect, q: &WorkqueueSnapshot) {
         .nodes
         .iter()
         .map(|n| {
-            format!(
-                "{}:{}/{}",
-                n.node.map_or_else(|| "dfl".into(), |n| n.to_string()),
-                n.nr,
-                n.max
-            )
+            let node = n.node.map_or_else(|| "dfl".into(), |n| n.to_string());
+            format!("{node}:{}/{}", n.nr, n.max)
         })
         .collect();
-    let text = vec![
-        Line::from(format!(
-            "{}  active {}/{}  min_active {}  nice {}  flags {}",
-            q.kind.as_str(),
-            q.nr_active,
-            q.max_active,
-            q.min_active,
-            a.nice,
-            if flags.is_empty() {
-                "none".into()
-            } else {
-                flags.join(",")
-            }
-        )),
-        Line::from(format!(
-            "affinity_scope {scope}  strict {}  localize {}  CPUs {}  nodes {}",
-            u8::from(a.affinity_strict),
-            u8::from(a.localize),
-            a.effective_cpumask,
-            if nodes.is_empty() {
-                "-".into()
-            } else {
-                nodes.join(" ")
-            }
-        )),
-        Line::from(format!(
-            "queued {}  started {}  completed {}  cancelled {}  panicked {}  refused {}  throttled {}",
-            c.queued, c.started, c.completed, c.cancelled, c.panicked, c.refused, c.throttled
-        )),
-        Line::from(format!(
-            "CPU {:.1} s  local {}  intensive {}  helped {}  hedged {}  widened {}  inline {}",
-            c.cpu_time_ns as f64 / 1e9,
-            c.cpu_local,
-            c.cpu_intensive,
-            c.helped,
-            c.hedged,
-            c.widened,
-            c.inline_run
-        )),
-        Line::from(format!(
-            "CM wake-ups {}  repatriated {}  mayday {}  rescued {}  stalls {}  peak active {}  peak waiting {}",
-            c.cm_wakeup,
-            c.repatriated,
-            c.mayday,
-            c.rescued,
-            c.stalls,
-            c.peak_active,
-            c.peak_waiting
-        )),
+    let or = |text: String, none: &str| if text.is_empty() { none.into() } else { text };
+    let groups = [
+        vec![
+            q.kind.as_str().to_owned(),
+            format!("active {}/{}", q.nr_active, q.max_active),
+            format!("min_active {}", q.min_active),
+            format!("nice {}", a.nice),
+            format!("flags {}", or(flags.join(","), "none")),
+        ],
+        vec![
+            format!("affinity_scope {scope}"),
+            format!("strict {}", u8::from(a.affinity_strict)),
+            format!("localize {}", u8::from(a.localize)),
+            format!("CPUs {}", a.effective_cpumask),
+            format!("nodes {}", or(nodes.join(" "), "-")),
+        ],
+        [
+            ("queued", c.queued),
+            ("started", c.started),
+            ("completed", c.completed),
+            ("cancelled", c.cancelled),
+            ("panicked", c.panicked),
+            ("refused", c.refused),
+            ("throttled", c.throttled),
+        ]
+        .map(counter)
+        .to_vec(),
+        std::iter::once(format!("CPU {:.1} s", c.cpu_time_ns as f64 / 1e9))
+            .chain(
+                [
+                    ("local", c.cpu_local),
+                    ("intensive", c.cpu_intensive),
+                    ("helped", c.helped),
+                    ("hedged", c.hedged),
+                    ("widened", c.widened),
+                    ("inline", c.inline_run),
+                ]
+                .map(counter),
+            )
+            .collect(),
+        [
+            ("CM wake-ups", c.cm_wakeup),
+            ("repatriated", c.repatriated),
+            ("mayday", c.mayday),
+            ("rescued", c.rescued),
+            ("stalls", c.stalls),
+            ("peak active", c.peak_active),
+            ("peak waiting", c.peak_waiting),
+        ]
+        .map(counter)
+        .to_vec(),
     ];
-    frame.render_widget(
-        Paragraph::new(text).block(Block::bordered().title(format!(" {} ", q.name))),
-        area,
-    );
+    groups
+        .iter()
+        .flat_map(|parts| flow(parts, width))
+        .map(Line::from)
+        .collect()
+}
+
+fn counter((name, n): (&str, u64)) -> String {
+    format!("{name} {n}")
+}
+
+/// Parts one after the other, on as many lines as the width makes it; none is torn.
+fn flow(parts: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if line.width() + 2 + part.width() <= width => {
+                line.push_str("  ");
+                line.push_str(part);
+            }
+            _ => lines.push(part.clone()),
+        }
+    }
+    lines
 }
 
 /// The last interval as bars, one for each doubling; figures of the last interval and of the whole life above.
@@ -380,16 +414,20 @@ fn histogram(
 ) {
     let line = |name: &str, h: &HistogramSnapshot| {
         let q = |q| h.quantile_ns(q).map_or_else(|| "-".to_owned(), human_ns);
-        Line::from(format!(
-            "{name} p50 {} p90 {} p99 {} p99.9 {} n {}",
-            q(0.5),
-            q(0.9),
-            q(0.99),
-            q(0.999),
-            h.total()
-        ))
+        let parts = [
+            format!("{name} n {}", h.total()),
+            format!("p50 {}", q(0.5)),
+            format!("p90 {}", q(0.9)),
+            format!("p99 {}", q(0.99)),
+            format!("p99.9 {}", q(0.999)),
+        ];
+        flow(&parts, usize::from(area.width.saturating_sub(2)))
     };
-    let mut lines = vec![line("now ", last), line("life", all)];
+    let mut lines: Vec<Line> = [line("now ", last), line("life", all)]
+        .concat()
+        .into_iter()
+        .map(Line::from)
+        .collect();
     let mut octaves: Vec<(u32, u64)> = Vec::new();
     for &(i, n) in &last.buckets {
         let k = bucket_bounds(i as usize).0.max(1).ilog2();
@@ -418,6 +456,10 @@ fn items_of(name: &str, list: &ItemList, room: usize) -> String {
     let mut text = format!("{name:<10} {}", list.total);
     for item in &list.items {
         if item.barrier {
+            let next = format!(" <- {}", function(item));
+            if text.width() + next.width() <= room {
+                text += &next;
+            }
             continue;
         }
         let times = if item.count > 1 {
@@ -431,7 +473,7 @@ fn items_of(name: &str, list: &ItemList, room: usize) -> String {
             item.func,
             human_ns(item.age_ns as f64)
         );
-        if text.chars().count() + next.chars().count() > room {
+        if text.width() + next.width() + 4 > room {
             text.push_str(" ...");
             break;
         }
@@ -480,7 +522,9 @@ fn help(frame: &mut Frame, area: Rect) {
         lines.push(Line::from(text));
     }
     frame.render_widget(
-        Paragraph::new(lines).block(Block::bordered().title(" keys ")),
+        Paragraph::new(lines)
+            .wrap(Wrap { trim: false })
+            .block(Block::bordered().title(" keys ")),
         area,
     );
 }
@@ -555,6 +599,14 @@ mod tests {
             }
         }
         screen(&App::new(Vec::new()), 80, 24);
+    }
+
+    #[test]
+    fn keys_are_given_up_by_need() {
+        assert!(keys(200, "name", "", "").contains("r reverse"));
+        let narrow = keys(36, "name", "", "");
+        assert_eq!(narrow, "q quit  enter open  / filter  ? help");
+        assert_eq!(keys(3, "name", "", ""), "");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `--json`, a full-screen view otherwise.
 
 mod app;
+mod columns;
 mod draw;
 mod machine;
 mod rows;
@@ -49,7 +50,8 @@ impl Args {
             && std::io::stdout().is_terminal()
             && std::io::stdin().is_terminal();
         if full_screen {
-            screen::run(client, self.patterns, self.interval)
+            let whom = self.whom;
+            screen::run(client, move || whom.connect(), self.patterns, self.interval)
         } else {
             stream::run(client, &self.patterns, self.interval, self.json)
         }

@@ -18,10 +18,19 @@ use super::draw;
 /// How long a key waits at most until it is seen.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
-pub(super) fn run(client: Client, patterns: Vec<Regex>, interval: Duration) -> anyhow::Result<()> {
+/// How long to wait before a process that went silent is looked for again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// `again` connects anew: a process that was stopped comes back, and one that was restarted under its name is there again.
+pub(super) fn run(
+    client: Client,
+    again: impl Fn() -> anyhow::Result<Client> + Send + 'static,
+    patterns: Vec<Regex>,
+    interval: Duration,
+) -> anyhow::Result<()> {
     let wants_items = Arc::new(AtomicBool::new(false));
     let (nudge, nudged) = mpsc::channel();
-    let samples = look(client, interval, Arc::clone(&wants_items), nudged)?;
+    let samples = look(client, again, interval, Arc::clone(&wants_items), nudged)?;
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal (try --plain)")?;
     let result = show(
         &mut terminal,
@@ -38,6 +47,7 @@ pub(super) fn run(client: Client, patterns: Vec<Regex>, interval: Duration) -> a
 /// Looks at the process in a thread, so that keys are taken while it does not answer. The thread ends when nobody listens.
 fn look(
     mut client: Client,
+    again: impl Fn() -> anyhow::Result<Client> + Send + 'static,
     interval: Duration,
     wants_items: Arc<AtomicBool>,
     nudged: mpsc::Receiver<()>,
@@ -53,13 +63,21 @@ fn look(
                 };
                 let sample = live::snapshot(&mut client, detail).map_err(|e| format!("{e:#}"));
                 let failed = sample.is_err();
-                if send.send(sample).is_err() || failed {
-                    // Nobody listens, or the conversation is over: its error is the last thing sent.
+                if send.send(sample).is_err() {
                     return;
                 }
                 // An opened queue is looked at at once.
-                if nudged.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
+                let pause = if failed { AGAIN } else { interval };
+                if nudged.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
                     return;
+                }
+                if failed {
+                    // The conversation is over; why is shown until there is another one.
+                    match again() {
+                        Ok(next) => client = next,
+                        Err(e) if send.send(Err(format!("{e:#}"))).is_err() => return,
+                        Err(_) => {}
+                    }
                 }
             }
         })?;
