@@ -85,7 +85,8 @@ impl Sim {
                 todo: VecDeque::new(),
                 hedge_ns: hedge_delay(p99),
                 timers: TimerWheel::new(0),
-                timers_at: u64::MAX,
+                timers_due: u64::MAX,
+                timers_look: u64::MAX,
                 flushers: HashMap::new(),
                 next_flusher: 0,
             },
@@ -177,7 +178,7 @@ impl Sim {
             }
             Ev::Spawned(p) => self.spawned(p),
             Ev::PoolTick => self.pool_tick(),
-            Ev::Timers(due) => self.timers_due(due),
+            Ev::Timers(look) => self.timers_due(look),
             Ev::Wander => self.wander(),
             Ev::Device(i) => self.device_done(i),
             Ev::Act(i) => self.act(i),

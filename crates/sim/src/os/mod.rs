@@ -81,7 +81,7 @@ pub(crate) enum Ev {
     Spawned(u32),
     /// The workqueue's tick.
     PoolTick,
-    /// The wheel of delayed items is to be looked at, for this time.
+    /// The wheel of delayed items is to be looked at, at this time.
     Timers(u64),
     /// Activity outside the model moves an issuer.
     Wander,

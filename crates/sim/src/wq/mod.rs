@@ -108,8 +108,44 @@ pub(crate) struct Lock {
     pub(crate) last_cpu: u32,
 }
 
+/// A value that remembers whether somebody could have changed it.
+pub(crate) struct Watched<T> {
+    value: T,
+    touched: bool,
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Watched {
+            value,
+            touched: true,
+        }
+    }
+
+    /// Whether it may have changed since this was asked last.
+    pub(crate) fn take_touched(&mut self) -> bool {
+        std::mem::take(&mut self.touched)
+    }
+}
+
+impl<T> std::ops::Deref for Watched<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> std::ops::DerefMut for Watched<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.touched = true;
+        &mut self.value
+    }
+}
+
 pub(crate) struct PoolSt {
-    pub(crate) pool: Pool<ItemId, u32>,
+    pub(crate) pool: Watched<Pool<ItemId, u32>>,
     pub(crate) cpus: Vec<u32>,
     pub(crate) set: CpuSet,
     pub(crate) node: u32,
@@ -195,8 +231,9 @@ pub(crate) struct Wq {
     pub(crate) hedge_ns: u64,
     /// Delayed items.
     pub(crate) timers: TimerWheel<ItemId>,
-    /// For when the wheel is to be looked at; `u64::MAX`: not at all.
-    pub(crate) timers_at: u64,
+    /// For which expiry the wheel is to be looked at, and when somebody does; `u64::MAX`: not at all.
+    pub(crate) timers_due: u64,
+    pub(crate) timers_look: u64,
     /// What flushers waited for: their number, the items outstanding then.
     pub(crate) flushers: HashMap<u32, Vec<(ItemId, u32)>>,
     pub(crate) next_flusher: u32,
