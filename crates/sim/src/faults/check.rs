@@ -2,7 +2,7 @@
 
 use crate::os::Tstate;
 use crate::sim::Sim;
-use crate::wq::{Req, Role};
+use crate::wq::{Req, Role, Truth};
 
 /// An item of a queue that helpers may serve waits at most this long while a CPU idles: ticks of 1 ms, steps that wait,
 /// a thread that is made, wake-ups; with a margin.
@@ -32,9 +32,36 @@ impl Sim {
                 p.pool.check();
             }
         }
+        self.note_next_runs();
         self.check_slots();
         self.check_affinity();
         self.check_conserving();
+    }
+
+    /// The next run of an item that waits with its permit lent lends its own. When that ends, because it can start, its pwq may
+    /// have one item more than permits.
+    fn note_next_runs(&mut self) {
+        let mut plan = self.load.plan.take().expect("a fault run has a plan");
+        let pools = &self.wq.pools;
+        let lent = |p: u32, e| pools[p as usize].pool.entry(e).is_some_and(|x| x.lent);
+        for &(p, e, link) in &plan.next_lent {
+            if !lent(p, e) {
+                self.wq.links[link as usize].taken_back += 1;
+            }
+        }
+        plan.next_lent.clear();
+        for &item in &plan.reusable {
+            let it = &self.wq.items[item as usize];
+            if it.running > 0
+                && let Truth::Pending(p, e) = it.truth
+                && lent(p, e)
+            {
+                let pool = &pools[p as usize].pool;
+                let entry = pool.entry(e).expect("it is pending");
+                plan.next_lent.push((p, e, pool.pwq(entry.pwq).tag as u32));
+            }
+        }
+        self.load.plan = Some(plan);
     }
 
     /// Of every slot: what its pwqs hold, what is on its way.
