@@ -31,6 +31,9 @@ pub struct Costs {
     pub newidle_cache: u64,
     /// The same for other caches.
     pub newidle_node: u64,
+    /// Utilisation that the scheduler sees of a CPU that is never idle, at a frequency below the highest one
+    /// (`arch_scale_freq_capacity`), 0..1.
+    pub busy_util: f64,
     /// What the waker pays for a wake-up.
     pub wake_call: u64,
     /// Holding a pool's lock once, lines at hand.
@@ -51,8 +54,12 @@ pub struct Costs {
     pub request: u64,
     /// Worker's fixed cost of one item.
     pub item: u64,
-    /// Worker's cost of one item of a loop device over memory.
+    /// Worker's cost of one command of a loop device over memory.
     pub loop_item: u64,
+    /// What the writer's thread does with one encrypted write.
+    pub writer: u64,
+    /// What an interrupt of the device takes from the CPU that it interrupts, beside what follows from it.
+    pub interrupt: u64,
 }
 
 impl Default for Costs {
@@ -76,6 +83,7 @@ impl Costs {
         idle_deep_after: 200_000,
         newidle_cache: 3_800,
         newidle_node: 25_000,
+        busy_util: 0.91,
         wake_call: 500,
         lock_hold: 150,
         lock_lines: 3.0,
@@ -87,6 +95,8 @@ impl Costs {
         request: 1_080,
         item: 1_310,
         loop_item: 1_800,
+        writer: 1_500,
+        interrupt: 1_500,
     };
 
     /// Two EPYC 7713. Guesses after the 3900X with a slower fabric; nothing published was fitted.

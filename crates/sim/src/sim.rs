@@ -265,8 +265,10 @@ impl Sim {
     }
 
     fn advance(&mut self, t: Tid) {
+        self.os.threads[t as usize].stalled = false;
         match self.roles[t as usize] {
             Role::Issuer(i) => self.advance_issuer(t, i),
+            Role::Server(n) => self.advance_server(t, n),
             _ => {
                 self.resumed(t);
                 self.advance_worker(t);

@@ -1,12 +1,14 @@
 //! What must hold after every event, and at the end.
 
-use crate::os::Tstate;
+use crate::os::{Tid, Tstate};
 use crate::sim::Sim;
-use crate::wq::{Req, Role, Truth};
+use crate::wq::{ItemId, Req, Role, Truth};
+use cmwq_policy::pool::{Entry, WorkerId, WorkerState};
 
-/// An item of a queue that helpers may serve waits at most this long while a CPU idles: ticks of 1 ms, steps that wait,
-/// a thread that is made, wake-ups; with a margin.
-const CONSERVING_NS: u64 = 6_000_000;
+/// An item of a queue that helpers may serve waits at most this long while a CPU idles: the pool's tick (1 ms), a call in vain
+/// (1 ms), four steps that wait (0.4 ms each), and the called worker that waits for a CPU until the system's next balancing (4 ms
+/// where newly idle CPUs pull nothing); rounded up.
+const CONSERVING_NS: u64 = 8_000_000;
 
 /// What the pwqs of one slot have, all together.
 #[derive(Debug, Clone, Copy, Default)]
@@ -157,7 +159,9 @@ impl Sim {
             let first = st.pool.worklist().find(|e| {
                 st.pool.pwq(e.pwq).flags.helpable && self.wq.items[e.item as usize].running == 0
             });
-            let Some(since) = first.map(|e| e.active_at) else {
+            // A reusable item could not start before its last run had ended.
+            let since = |e: &Entry<ItemId>| e.active_at.max(self.wq.items[e.item as usize].ended_at);
+            let Some(since) = first.map(since) else {
                 continue;
             };
             if self.os.now.saturating_sub(since) < CONSERVING_NS {
@@ -165,6 +169,9 @@ impl Sim {
             }
             // Since then at least; the item may have become active later, and the CPU may just have become idle.
             for n in st.neighbours.iter().map(|n| n.pod).chain([i as u32]) {
+                if self.callee_stalls(n) {
+                    continue;
+                }
                 for &c in &self.wq.pools[n as usize].cpus {
                     let idle = self.os.idle_for(c);
                     assert!(
@@ -190,6 +197,21 @@ impl Sim {
                 }
             }
         }
+    }
+
+    /// A worker of this pool was called, and a fault stalls it on its way. While one is on its way no other is called from its
+    /// pod. The longest stall bounds how long that lasts.
+    fn callee_stalls(&self, p: u32) -> bool {
+        let st = &self.wq.pools[p as usize];
+        let stalls = |w: WorkerId| {
+            let t = st.threads.get(w as usize).copied().unwrap_or(Tid::MAX);
+            t != Tid::MAX && self.os.threads[t as usize].stalled
+        };
+        st.pool.counts().waking > 0
+            && st
+                .pool
+                .workers()
+                .any(|(w, x)| x.state == WorkerState::Waking && stalls(w))
     }
 
     /// # Panics

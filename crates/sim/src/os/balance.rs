@@ -80,6 +80,7 @@ impl Os {
 
     /// The periodic part, once a tick.
     pub(crate) fn balance_tick(&mut self) {
+        self.note_utilisation();
         if !self.rules.periodic {
             return;
         }
@@ -96,6 +97,18 @@ impl Os {
         if self.now - self.last_level >= LEVEL_EVERY {
             self.last_level = self.now;
             self.level();
+        }
+    }
+
+    fn note_utilisation(&mut self) {
+        let keep = 0.5f64.powf(self.rules.tick as f64 / 32e6);
+        for l in 0..self.m.llc_count() {
+            let cpus = self.m.llc(l as u32);
+            let busy: u64 = cpus.iter().map(|&c| self.busy_ns(c)).sum();
+            let before = std::mem::replace(&mut self.util_busy[l], busy);
+            let share = busy.saturating_sub(before) as f64
+                / (self.rules.tick as f64 * cpus.len().max(1) as f64);
+            self.util[l] = self.util[l] * keep + share.min(1.0) * (1.0 - keep);
         }
     }
 

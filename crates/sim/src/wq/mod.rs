@@ -56,6 +56,8 @@ pub(crate) enum Phase {
     AwaitOwn(ItemId),
     /// Holds a lock that all such items of the run share, ns.
     Locked(u64),
+    /// Does what this server has to do, until it has nothing more.
+    Drain(u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,8 @@ pub(crate) struct Item {
     /// Queues itself again this often.
     pub(crate) requeue: u32,
     pub(crate) queued_at: u64,
+    /// When a run of it ended last.
+    pub(crate) ended_at: u64,
     pub(crate) issuer_cpu: u32,
     /// Threads that wait for it.
     pub(crate) waiters: Vec<Tid>,
@@ -89,6 +93,32 @@ pub(crate) struct Item {
     pub(crate) lent: Option<(u32, EntryId, u32)>,
     /// Its timer and when that is due.
     pub(crate) timer: Option<(TimerId, u64)>,
+}
+
+impl Item {
+    /// A one-shot item of this queue that does nothing yet.
+    pub(crate) fn of(queue: u32) -> Item {
+        Item {
+            queue,
+            oneshot: true,
+            truth: Truth::Idle,
+            running: 0,
+            last_pool: u32::MAX,
+            accepted: 0,
+            ended: 0,
+            cancelled: 0,
+            phases: Vec::new(),
+            bytes: 0,
+            data_cpu: 0,
+            requeue: 0,
+            queued_at: 0,
+            ended_at: 0,
+            issuer_cpu: 0,
+            waiters: Vec::new(),
+            lent: None,
+            timer: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -209,6 +239,8 @@ pub(crate) struct QueueSt {
 pub(crate) enum Role {
     /// Load: the n-th issuer.
     Issuer(u32),
+    /// Load: a server's thread.
+    Server(u32),
     /// A worker of a pool, and where it helps now (and whether that is on another node).
     Worker {
         pool: u32,

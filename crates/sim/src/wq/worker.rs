@@ -12,7 +12,7 @@ impl Sim {
         match self.roles[t as usize] {
             Role::Worker { pool, id, away } => Some(away.map_or((pool, id), |(p, w, _)| (p, w))),
             Role::Rescuer { at, .. } => at.map(|(tag, w)| (self.wq.links[tag as usize].pool, w)),
-            Role::Issuer(_) => None,
+            Role::Issuer(_) | Role::Server(_) => None,
         }
     }
 
@@ -37,7 +37,7 @@ impl Sim {
             let busy = match self.roles[t as usize] {
                 Role::Worker { .. } => self.ask_for_work(t, true),
                 Role::Rescuer { .. } => self.rescue(t),
-                Role::Issuer(_) => unreachable!("issuers have their own"),
+                Role::Issuer(_) | Role::Server(_) => unreachable!("they have their own"),
             };
             if !busy {
                 return;
@@ -78,6 +78,16 @@ impl Sim {
     fn do_phase(&mut self, t: Tid, p: u32, w: WorkerId, phase: Phase) -> bool {
         match phase {
             Phase::Burn(ns) => {
+                let extra = std::mem::take(&mut self.charge);
+                self.os.burst(t, ns + extra);
+            }
+            Phase::Drain(n) => {
+                let cpu = self.os.threads[t as usize].cpu;
+                self.at = cpu;
+                let Some(ns) = self.next_command(n, cpu) else {
+                    return false;
+                };
+                self.wq.pools[p as usize].batches[w as usize].phase -= 1; // and again
                 let extra = std::mem::take(&mut self.charge);
                 self.os.burst(t, ns + extra);
             }
@@ -224,6 +234,7 @@ impl Sim {
         let it = &mut self.wq.items[item as usize];
         it.running -= 1;
         it.ended += 1;
+        it.ended_at = self.os.now;
         self.stats.ended += 1;
         self.wake_waiters(item, cpu);
         self.item_done(item, cpu);
