@@ -93,9 +93,9 @@ impl Costs {
         generate_kib: 1_300.0,
         crypt_kib: 5_110.0,
         request: 1_080,
-        item: 1_310,
-        loop_item: 1_800,
-        writer: 1_500,
+        item: 1_000,
+        loop_item: 700,
+        writer: 1_000,
         interrupt: 1_500,
     };
 

@@ -104,6 +104,8 @@ impl Plan {
             sis_node: rng.bool(),
             newidle: rng.u8(0..4) > 0,
             periodic: true,
+            // An attentive system: what waits longer than its ticks explain is the policy's fault.
+            domain_interval: 0,
             ..Rules::default()
         };
         let mut sim = Sim::new(m, rules, seed);

@@ -38,6 +38,7 @@ impl Os {
                 .map(|i| (llc + i) % n)
                 .filter(|&l| there(l))
                 .collect();
+            from.retain(|&l| self.runnable(l) > self.runnable(llc) + 1);
             // The busiest first; if all its threads are pinned, the next one (`LBF_ALL_PINNED`).
             from.sort_by_key(|&l| std::cmp::Reverse(self.waiting[l]));
             for l in from {
@@ -85,19 +86,56 @@ impl Os {
             return;
         }
         if self.waiting.iter().any(|&w| w > 0) {
-            for cpu in 0..self.cpus.len() as u32 {
-                if self.cpus[cpu as usize].is_idle() {
-                    let llc = self.llc_of(cpu);
-                    if !(self.waiting[llc] > 0 && self.pull_from_llc(cpu, llc, false)) {
-                        self.pull_from_others(cpu, false);
-                    }
-                }
+            for l in 0..self.m.llc_count() {
+                self.balance_idle(l);
             }
         }
         if self.now - self.last_level >= LEVEL_EVERY {
             self.last_level = self.now;
             self.level();
         }
+    }
+
+    /// The idle CPUs of a cache pull what waits in it; one of them (`should_we_balance`), of an idle core if there is one, looks
+    /// into the other caches every `domain_interval`, where hot threads stay until that has failed twice (`cache_nice_tries`).
+    fn balance_idle(&mut self, l: usize) {
+        let mut first: Option<(u32, bool)> = None;
+        for i in 0..self.m.llc(l as u32).len() {
+            let cpu = self.m.llc(l as u32)[i];
+            if !self.cpus[cpu as usize].is_idle() {
+                continue;
+            }
+            if self.waiting[l] > 0 && self.pull_from_llc(cpu, l, false) {
+                continue;
+            }
+            let core = self.m.core(self.m.place(cpu).core);
+            let alone = core.iter().all(|&c| self.cpus[c as usize].curr.is_none());
+            if first.is_none_or(|(_, was_alone)| alone && !was_alone) {
+                first = Some((cpu, alone));
+            }
+        }
+        let Some((cpu, _)) = first else {
+            return;
+        };
+        if self.now - self.looked_far[l].0 < self.rules.domain_interval {
+            return;
+        }
+        let hot_stays = self.rules.domain_interval > 0 && self.looked_far[l].1 < 2;
+        // It fills what is spare (`migrate_util`): all to this CPU, from where the others of its cache take them.
+        let idle = |c: &&u32| self.cpus[**c as usize].is_idle();
+        let spare = self.m.llc(l as u32).iter().filter(idle).count();
+        let got = (0..spare).take_while(|_| self.pull_from_others(cpu, hot_stays));
+        let failed = if got.count() > 0 {
+            0
+        } else {
+            self.looked_far[l].1 + 1
+        };
+        self.looked_far[l] = (self.now, failed);
+    }
+
+    /// Threads that run or wait in a cache.
+    fn runnable(&self, l: usize) -> u32 {
+        self.llc_busy[l] + self.waiting[l]
     }
 
     fn note_utilisation(&mut self) {

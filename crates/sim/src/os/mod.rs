@@ -6,7 +6,7 @@
 //! | wake-up preemption | a woken thread preempts if it is behind by more than the wake-up granularity (`wakeup_preempt_entity`) | here |
 //! | slices | with others waiting a thread runs for `latency / runnable`, at least the minimum granularity (`sched_slice`) | here |
 //! | placement | previous CPU or waker's CPU, then an idle core of that CPU's last-level cache, the sibling, a few of its CPUs | `wake.rs` |
-//! | balancing | newly idle CPUs pull, idle CPUs pull at ticks, caches are levelled now and then | `balance.rs` |
+//! | balancing | newly idle CPUs pull, idle CPUs pull at ticks (from other caches more rarely), caches are levelled now and then | `balance.rs` |
 //! | SMT | a busy sibling leaves a thread `smt_share` of its core's speed | here |
 
 mod balance;
@@ -46,6 +46,8 @@ pub struct Rules {
     pub hot: u64,
     /// Ticks a second are `1e9 / tick`.
     pub tick: u64,
+    /// An idle cache looks into others this often, ns: a millisecond for each CPU of the domain (`get_sd_balance_interval`).
+    pub domain_interval: u64,
 }
 
 impl Default for Rules {
@@ -62,6 +64,7 @@ impl Default for Rules {
             wakeup_gran: 4_000_000,
             hot: 500_000,
             tick: 4_000_000,
+            domain_interval: 24_000_000,
         }
     }
 }
@@ -179,6 +182,8 @@ pub(crate) struct Os {
     util: Vec<f64>,
     util_busy: Vec<u64>,
     last_level: u64,
+    /// When a CPU of each cache looked into the others last, and how often in a row in vain.
+    looked_far: Vec<(u64, u32)>,
     /// A point in the CPU list where searches for an idle CPU begin; moves on, so that none is preferred.
     pub(crate) cursor: u32,
 }
@@ -217,6 +222,7 @@ impl Os {
             util: vec![0.0; m.llc_count()],
             util_busy: vec![0; m.llc_count()],
             last_level: 0,
+            looked_far: vec![(0, 0); m.llc_count()],
             cursor: 0,
             m,
         }
