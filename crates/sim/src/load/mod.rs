@@ -85,8 +85,32 @@ pub(crate) struct Issuer {
     /// What it works on now.
     pub(crate) doing: Doing,
     pub(crate) spare: Vec<ItemId>,
+    /// Whether it sleeps about once per item that finds its pool at rest.
+    pub(crate) sleepy: Sleepy,
     /// It has thought already.
     pub(crate) thought: bool,
+}
+
+/// What the runtime keeps of an issuing thread: it looks at its sleeps once in [`SAMPLE`] items.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sleepy {
+    items: u32,
+    sleeps: u32,
+    pub(crate) is: bool,
+}
+
+const SAMPLE: u32 = 16;
+
+impl Sleepy {
+    /// One more item; the thread has slept so often by now.
+    pub(crate) fn asked(&mut self, sleeps: u32) -> bool {
+        self.items += 1;
+        if self.items >= SAMPLE {
+            self.is = sleeps.wrapping_sub(self.sleeps) >= SAMPLE * 3 / 4;
+            (self.items, self.sleeps) = (0, sleeps);
+        }
+        self.is
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -13,6 +13,7 @@ pub(crate) use setup::QueueSpec;
 use crate::os::{Os, Tid};
 use cmwq_policy::flush::Flush;
 use cmwq_policy::help::Neighbour;
+use cmwq_policy::near::Way;
 use cmwq_policy::pool::{BirthReason, Driver, EntryId, Pool, PwqId, PwqTag, Taken, Time, WorkerId};
 use cmwq_policy::slot::{Slot, SlotDriver};
 use cmwq_policy::timer::{TimerId, TimerWheel};
@@ -129,6 +130,11 @@ pub(crate) struct Batch {
     pub(crate) starts: Vec<Time>,
     pub(crate) running: bool,
     pub(crate) phase: u32,
+    /// The issuer's CPU if this worker is kept beside it, how and when it was woken for an item that found the pool at rest, and
+    /// whether its last item was short with nothing behind it (`cmwq_policy::near`).
+    pub(crate) beside: Option<u32>,
+    pub(crate) woken: Option<(Way, Time)>,
+    pub(crate) brief: bool,
 }
 
 /// The time a pool's lock is taken until, and who had it last.

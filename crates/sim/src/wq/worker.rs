@@ -266,7 +266,14 @@ impl Sim {
             away: None,
         };
         let (now, cpu) = (self.os.now, self.at);
+        if !self.wq.pools[pool as usize].batches[id as usize].brief {
+            self.leave_issuer(pool, id);
+        }
         self.charge += lock_cost(&self.os, &mut self.wq.pools[pool as usize].lock, cpu);
+        let st = &mut self.wq.pools[pool as usize];
+        if let Some((way, at)) = st.batches[id as usize].woken.take() {
+            st.pool.came(way, now.saturating_sub(at));
+        }
         let here = Here {
             cpu,
             in_pod: self.wq.pools[pool as usize].set.contains(cpu as usize),
@@ -280,7 +287,10 @@ impl Sim {
         let next = self
             .wq
             .with(pool, cpu, |pl, d| pl.next(id, here, now, &mut out, d));
-        let b = &mut self.wq.pools[pool as usize].batches[id as usize];
+        let st = &mut self.wq.pools[pool as usize];
+        let brief = st.pool.is_brief() && st.pool.waiting() == 0;
+        let b = &mut st.batches[id as usize];
+        b.brief = brief;
         std::mem::swap(&mut b.items, &mut out);
         self.out = out;
         match next {
