@@ -1,4 +1,4 @@
-//! The modelled 3900X against the published figures: `fit [SWEEPS [SEEDS MS]]`. Prints every cell, fitted or for checking only, next to the
+//! The modelled 3900X against the published figures: `fit [SWEEPS [SEEDS MS]] [CONSTANT=VALUE ...] [SCENARIO,...]`. Prints every cell, fitted or for checking only, next to the
 //! published one; with a number of sweeps it looks for better constants before that, by coordinate descent within the bounds of
 //! [`BOUNDS`]. Deterministic.
 
@@ -109,7 +109,7 @@ fn tie(c: &mut Costs) {
 /// Tries each constant a step up and down, again and again with smaller steps.
 fn descend(mut best: Costs, sweeps: u64, seeds: u64, ms: u64) -> Costs {
     tie(&mut best);
-    let mut err = error(&simulate(best, seeds, ms));
+    let mut err = error(&simulate(best, "", 0, seeds, ms));
     let mut steps = [0.25_f64; BOUNDS.len()];
     for sweep in 0..sweeps {
         for (b, step) in BOUNDS.iter().zip(&mut steps) {
@@ -119,7 +119,7 @@ fn descend(mut best: Costs, sweeps: u64, seeds: u64, ms: u64) -> Costs {
                 let x = (b.get)(&best) * (sign * *step).exp();
                 (b.set)(&mut next, x.clamp(b.low, b.high));
                 tie(&mut next);
-                let e = error(&simulate(next, seeds, ms));
+                let e = error(&simulate(next, "", 0, seeds, ms));
                 if e < err {
                     (best, err, better) = (next, e, true);
                     eprintln!("{sweep:3} {err:8.2} {} {:.3}", b.name, (b.get)(&best));
@@ -141,7 +141,13 @@ fn base(sc: &str, set: &str) -> f64 {
 type Known = BTreeMap<(&'static str, &'static str), (f64, f64, f64)>;
 
 /// Bandwidth, utilisation, mean latency.
-fn mean(m: &Arc<Machine>, scenario: &str, setting: &str, seeds: u64, ms: u64) -> (f64, f64, f64) {
+fn mean(
+    m: &Arc<Machine>,
+    scenario: &str,
+    setting: &str,
+    seeds: std::ops::Range<u64>,
+    ms: u64,
+) -> (f64, f64, f64) {
     let mut s = Scenario::named(scenario, 24).expect("a built-in scenario");
     s.measure_ms = match scenario {
         "think" => ms * 4,
@@ -150,23 +156,25 @@ fn mean(m: &Arc<Machine>, scenario: &str, setting: &str, seeds: u64, ms: u64) ->
     };
     let set = Setting::named(setting).expect("a setting");
     let (mut bw, mut cpu, mut lat) = (0.0, 0.0, 0.0);
-    for seed in 0..seeds {
+    let n = (seeds.end - seeds.start) as f64;
+    for seed in seeds {
         let o = run(m, &s, &set, seed);
-        bw += o.bandwidth_mib_s / seeds as f64;
-        cpu += o.cpu_percent / if s.pinned { 1.0 } else { 24.0 } / seeds as f64;
-        lat += o.latency.sum as f64 / o.latency.count.max(1) as f64 / 1e3 / seeds as f64;
+        bw += o.bandwidth_mib_s / n;
+        cpu += o.cpu_percent / if s.pinned { 1.0 } else { 24.0 } / n;
+        lat += o.latency.sum as f64 / o.latency.count.max(1) as f64 / 1e3 / n;
     }
     (bw, cpu, lat)
 }
 
-fn simulate(c: Costs, seeds: u64, ms: u64) -> Known {
+fn simulate(c: Costs, only: &str, from: u64, seeds: u64, ms: u64) -> Known {
     let t = Topology::synthetic("l3:4 core:3 thread:2 arch=x86-amd").expect("a valid shape");
     let m = Arc::new(Machine::new("fit", t, c));
     let think = THINK.iter().map(|t| ("think", t.0));
     let cells = CELLS.iter().map(|c| (c.0, c.1));
     cells
         .chain(think)
-        .map(|(sc, set)| ((sc, set), mean(&m, sc, set, seeds, ms)))
+        .filter(|(sc, _)| only.is_empty() || only.split(',').any(|o| o == *sc))
+        .map(|(sc, set)| ((sc, set), mean(&m, sc, set, from..from + seeds, ms)))
         .collect()
 }
 
@@ -198,7 +206,9 @@ fn error(x: &Known) -> f64 {
 fn report(x: &Known) {
     let (mut fitted, mut checked) = ((0, 0), (0, 0));
     for c in &CELLS {
-        let got = x[&(c.0, c.1)];
+        let Some(got) = x.get(&(c.0, c.1)) else {
+            continue;
+        };
         print!(
             "{:5} {:15} {:8.2} MiB/s ({:8.2}) cpu {:6.2} ({:6.2})",
             c.0, c.1, got.0, c.2, got.1, c.3
@@ -223,10 +233,12 @@ fn report(x: &Known) {
         );
     }
     for &(set, us) in &THINK {
-        println!(
-            "think {set:15} {:8.2} us ({us:8.2})",
-            x[&("think", set)].2
-        );
+        if let Some(got) = x.get(&("think", set)) {
+            println!("think {set:15} {:8.2} us ({us:8.2})", got.2);
+        }
+    }
+    if x.len() < CELLS.len() {
+        return;
     }
     println!(
         "{} of {} fitted percentages within 2.5 points, {} of {} checked ones within 4; error {:.1}",
@@ -239,16 +251,27 @@ fn report(x: &Known) {
 }
 
 fn main() {
-    let number = |i, d| {
-        let arg = std::env::args().nth(i).and_then(|s| s.parse().ok());
-        arg.unwrap_or(d)
-    };
-    let (sweeps, seeds, ms) = (number(1, 0), number(2, 3), number(3, 120));
+    let (given, numbers): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|a| a.contains('='));
+    let number = |i: usize, d| numbers.get(i).and_then(|s| s.parse().ok()).unwrap_or(d);
+    let only = numbers.iter().find(|n| n.parse::<u64>().is_err());
+    let only = only.map_or("", String::as_str);
+    let (sweeps, seeds, ms) = (number(0, 0), number(1, 3), number(2, 120));
     let mut costs = Costs::RYZEN_3900X;
+    for g in &given {
+        let (name, value) = g.split_once('=').expect("partitioned");
+        let bound = BOUNDS.iter().find(|b| b.name == name);
+        let (Some(b), Ok(x)) = (bound, value.parse()) else {
+            eprintln!("{g}: no constant that is fitted, or no number");
+            std::process::exit(2);
+        };
+        (b.set)(&mut costs, x);
+    }
+    tie(&mut costs);
     if sweeps > 0 {
         costs = descend(costs, sweeps, seeds, ms);
         println!("{costs:#?}");
     }
     // Other seeds and longer runs than those of the fit.
-    report(&simulate(costs, 5, 300));
+    report(&simulate(costs, only, 100, 5, 300));
 }

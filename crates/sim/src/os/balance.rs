@@ -5,11 +5,17 @@ use super::{Os, Tstate};
 /// How often caches are levelled when nobody is idle, ns (busy factor times the domain's interval).
 const LEVEL_EVERY: u64 = 64_000_000;
 
+/// What a look at the sibling costs: a CPU that is idle for less on average does not even do that.
+const SMT_COST: u64 = 500;
+
 impl Os {
     /// A CPU became idle: it pulls a thread that waits in its cache, or, if it tends to be idle for long enough, elsewhere.
     pub(super) fn newidle(&mut self, cpu: u32) {
         let llc = self.llc_of(cpu);
         let avg = self.cpus[cpu as usize].avg_idle;
+        if avg < SMT_COST || (self.waiting[llc] > 0 && self.pull_from_sibling(cpu)) {
+            return;
+        }
         if avg < self.m.costs.newidle_cache {
             return;
         }
@@ -20,6 +26,21 @@ impl Os {
             return;
         }
         self.pull_from_others(cpu, true);
+    }
+
+    /// From the siblings' queues whatever may move, however hot: they share all caches (`task_hot`).
+    fn pull_from_sibling(&mut self, cpu: u32) -> bool {
+        let core = self.m.core(self.m.place(cpu).core);
+        let found = core.iter().filter(|&&c| c != cpu).find_map(|&c| {
+            let q = &self.cpus[c as usize].queue;
+            let i = q.iter().position(|&t| self.allowed(t, cpu))?;
+            Some((c, i))
+        });
+        let Some((from, i)) = found else {
+            return false;
+        };
+        self.pull(cpu, from, i);
+        true
     }
 
     fn pull_from_others(&mut self, cpu: u32, hot_stays: bool) -> bool {
