@@ -160,7 +160,8 @@ impl Sim {
                 st.pool.pwq(e.pwq).flags.helpable && self.wq.items[e.item as usize].running == 0
             });
             // A reusable item could not start before its last run had ended.
-            let since = |e: &Entry<ItemId>| e.active_at.max(self.wq.items[e.item as usize].ended_at);
+            let since =
+                |e: &Entry<ItemId>| e.active_at.max(self.wq.items[e.item as usize].ended_at);
             let Some(since) = first.map(since) else {
                 continue;
             };

@@ -73,7 +73,11 @@ impl Sim {
         let (mut cost, touches) = (s.ns, s.touches);
         let it = &mut self.wq.items[r as usize];
         if touches {
-            cost += self.os.m.costs.touch(self.os.m.near(it.data_cpu, cpu), it.bytes);
+            cost += self
+                .os
+                .m
+                .costs
+                .touch(self.os.m.near(it.data_cpu, cpu), it.bytes);
             it.data_cpu = cpu;
         }
         Some(cost)
