@@ -117,8 +117,8 @@ impl Os {
         }
     }
 
-    /// The idle CPUs of a cache pull what waits in it; one of them (`should_we_balance`), of an idle core if there is one, looks
-    /// into the other caches every `domain_interval`, where hot threads stay until that has failed twice (`cache_nice_tries`).
+    /// The idle CPUs of a cache pull what waits in it. Each is due to look into the other caches every `domain_interval`, and does if
+    /// it is the cache's first idle one then (`should_we_balance`; one of an idle core goes first); hot threads stay until that has failed twice (`cache_nice_tries`).
     fn balance_idle(&mut self, l: usize) {
         let mut first: Option<(u32, bool)> = None;
         for i in 0..self.m.llc(l as u32).len() {
@@ -135,23 +135,31 @@ impl Os {
                 first = Some((cpu, alone));
             }
         }
-        let Some((cpu, _)) = first else {
+        let Some((first, _)) = first else {
             return;
         };
-        if self.now - self.looked_far[l].0 < self.rules.domain_interval {
-            return;
+        for i in 0..self.m.llc(l as u32).len() {
+            let cpu = self.m.llc(l as u32)[i];
+            let (at, failed) = self.looked_far[cpu as usize];
+            let due = self.now - at >= self.rules.domain_interval;
+            if due && self.cpus[cpu as usize].is_idle() {
+                let failed = if cpu == first && self.fill_from_others(l, cpu, failed) {
+                    0
+                } else {
+                    failed + u32::from(cpu == first)
+                };
+                self.looked_far[cpu as usize] = (self.now, failed);
+            }
         }
-        let hot_stays = self.rules.domain_interval > 0 && self.looked_far[l].1 < 2;
-        // It fills what is spare (`migrate_util`): all to this CPU, from where the others of its cache take them.
+    }
+
+    /// It fills what is spare in its cache (`migrate_util`): all to this CPU, from where the others take them.
+    fn fill_from_others(&mut self, l: usize, cpu: u32, failed: u32) -> bool {
+        let hot_stays = self.rules.domain_interval > 0 && failed < 2;
         let idle = |c: &&u32| self.cpus[**c as usize].is_idle();
         let spare = self.m.llc(l as u32).iter().filter(idle).count();
         let got = (0..spare).take_while(|_| self.pull_from_others(cpu, hot_stays));
-        let failed = if got.count() > 0 {
-            0
-        } else {
-            self.looked_far[l].1 + 1
-        };
-        self.looked_far[l] = (self.now, failed);
+        got.count() > 0
     }
 
     /// Threads that run or wait in a cache.

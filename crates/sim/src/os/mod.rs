@@ -46,7 +46,7 @@ pub struct Rules {
     pub hot: u64,
     /// Ticks a second are `1e9 / tick`.
     pub tick: u64,
-    /// An idle cache looks into others this often, ns: a millisecond for each CPU of the domain (`get_sd_balance_interval`).
+    /// An idle CPU is due to look into other caches this often, ns: a millisecond for each CPU of the domain (`get_sd_balance_interval`).
     pub domain_interval: u64,
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct Os {
     util: Vec<f64>,
     util_busy: Vec<u64>,
     last_level: u64,
-    /// When a CPU of each cache looked into the others last, and how often in a row in vain.
+    /// When each CPU was due to look into other caches last, and how often in a row it did in vain.
     looked_far: Vec<(u64, u32)>,
     /// A point in the CPU list where searches for an idle CPU begin; moves on, so that none is preferred.
     pub(crate) cursor: u32,
@@ -222,7 +222,7 @@ impl Os {
             util: vec![0.0; m.llc_count()],
             util_busy: vec![0; m.llc_count()],
             last_level: 0,
-            looked_far: vec![(0, 0); m.llc_count()],
+            looked_far: vec![(0, 0); m.width()],
             cursor: 0,
             m,
         }
