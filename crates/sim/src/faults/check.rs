@@ -6,9 +6,9 @@ use crate::wq::{ItemId, Req, Role, Truth};
 use cmwq_policy::pool::{Entry, WorkerId, WorkerState};
 
 /// An item of a queue that helpers may serve waits at most this long while a CPU idles: the pool's tick (1 ms), a call in vain
-/// (1 ms), four steps that wait (0.4 ms each), and the called worker that waits for a CPU until the system's next balancing (4 ms
-/// where newly idle CPUs pull nothing); rounded up.
-const CONSERVING_NS: u64 = 8_000_000;
+/// (1 ms), four steps that wait (0.4 ms each), and the called worker that waits for a CPU until the system balances (4 ms; twice, as
+/// an idle CPU takes one thread a tick, and that may be another one); rounded up.
+const CONSERVING_NS: u64 = 12_000_000;
 
 /// What the pwqs of one slot have, all together.
 #[derive(Debug, Clone, Copy, Default)]
