@@ -753,3 +753,42 @@ fn a_frozen_queue_starts_nothing_new_and_thaws_in_order() {
     w.queues[2].max = 4;
     w.finish(0);
 }
+
+/// An item waits for another of its queue with its permit lent, and is queued again. Its queue's attributes changed meanwhile, so
+/// that its next run comes through a new pwq: the permit which that got did nothing, and the item that was waited for never started.
+#[test]
+fn an_item_that_waits_with_its_permit_lent_and_is_queued_again_through_a_new_pwq_holds_up_nobody() {
+    let mut w = world([4, 4, 4], [40, 1, 5], 4);
+    let again = 3; // the first reusable item of queue 1
+    w.enqueue(1, again, 0);
+    start_all(&mut w, 0);
+    let (worker, item) = running(&w, 0)[0];
+    assert_eq!(item, again);
+    let now = w.now;
+    let (_, entry, old) = w.pools[0].running(again).expect("it runs");
+    w.link(1, 0, w.pools[0].pwq(old).flags);
+    w.with_pool(0, |p, d| p.retire_pwq(old, d));
+    // Another pod's item, for which it waits; its own next run; in the order that used to hang.
+    assert!(w.with_pool(0, |p, d| p.lend_permit(entry, now, d)));
+    w.with_pool(0, |p, d| p.blocked(worker, now, d));
+    settle(&mut w);
+    w.enqueue(1, again, 0);
+    start_all(&mut w, 0);
+    let (_, next) = entry_of(&w, again);
+    let awaited = queue(&mut w, 1, 1, 1)[0];
+    settle(&mut w);
+    let active = w.pools[1].worklist().any(|e| e.item == awaited);
+    assert!(active, "the permit serves for what is waited for");
+    assert!(w.pools[0].entry(next).is_some_and(|e| e.lent));
+    // It runs beside the one that waits: one too many.
+    w.lag = true;
+    w.queues[1].lowered.insert(0);
+    start_all(&mut w, 1);
+    let (helper, _) = running(&w, 1)[0];
+    w.work(1, helper);
+    start_all(&mut w, 1);
+    w.pools[0].take_permit_back(entry);
+    w.with_pool(0, |p, _| p.resumed(worker));
+    w.finish(0);
+    assert_eq!(w.items[again as usize].ended, 2);
+}

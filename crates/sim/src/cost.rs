@@ -31,6 +31,9 @@ pub struct Costs {
     pub newidle_cache: u64,
     /// The same for other caches.
     pub newidle_node: u64,
+    /// Utilisation that the scheduler sees of a CPU that is never idle, at a frequency below the highest one
+    /// (`arch_scale_freq_capacity`), 0..1.
+    pub busy_util: f64,
     /// What the waker pays for a wake-up.
     pub wake_call: u64,
     /// Holding a pool's lock once, lines at hand.
@@ -51,8 +54,12 @@ pub struct Costs {
     pub request: u64,
     /// Worker's fixed cost of one item.
     pub item: u64,
-    /// Worker's cost of one item of a loop device over memory.
+    /// Worker's cost of one command of a loop device over memory.
     pub loop_item: u64,
+    /// What the writer's thread does with one encrypted write.
+    pub writer: u64,
+    /// What an interrupt of the device takes from the CPU that it interrupts, beside what follows from it.
+    pub interrupt: u64,
 }
 
 impl Default for Costs {
@@ -64,35 +71,38 @@ impl Default for Costs {
 impl Costs {
     /// The 3900X of the published figures (3.8 GHz fixed). How they were found: see the crate's README.
     pub const RYZEN_3900X: Costs = Costs {
-        smt_share: 0.72,
-        line_cache: 16.5,
-        line_node: 43.0,
-        line_far: 120.0,
-        item_lines: 26.0,
+        smt_share: 0.8,
+        line_cache: 25.0,
+        line_node: 65.0,
+        line_far: 130.0,
+        item_lines: 25.0,
         exposed: 0.1,
-        switch: 560,
+        switch: 850,
         wake: 960,
-        idle_exit: 11_500,
+        idle_exit: 18_959,
         idle_deep_after: 200_000,
-        newidle_cache: 3_800,
+        newidle_cache: 2_743,
         newidle_node: 25_000,
+        busy_util: 0.91,
         wake_call: 500,
         lock_hold: 150,
         lock_lines: 3.0,
         spawn: 30_000,
-        wander: 87_000_000,
-        verify_kib: 1_300.0,
-        generate_kib: 1_300.0,
-        crypt_kib: 5_110.0,
-        request: 1_080,
-        item: 1_310,
-        loop_item: 1_800,
+        wander: 460_000_000,
+        verify_kib: 1_450.0,
+        generate_kib: 1_450.0,
+        crypt_kib: 5_900.0,
+        request: 700,
+        item: 500,
+        loop_item: 300,
+        writer: 1_000,
+        interrupt: 1_500,
     };
 
     /// Two EPYC 7713. Guesses after the 3900X with a slower fabric; nothing published was fitted.
     pub const EPYC_7713: Costs = Costs {
-        line_node: 60.0,
-        line_far: 130.0,
+        line_node: 80.0,
+        line_far: 180.0,
         ..Costs::RYZEN_3900X
     };
 

@@ -23,7 +23,7 @@ pub struct Outcome {
     pub items_per_s: f64,
     /// CPU use, percent of one CPU.
     pub cpu_percent: f64,
-    /// From a request's start to its end, ns.
+    /// From a read's start to its end, ns; of all requests where there are no reads.
     pub latency: Histogram,
     /// Items that started in the issuer's last-level cache, percent.
     pub in_pod_percent: f64,
@@ -146,11 +146,15 @@ fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32, kernel: bool) {
         ns,
         locked: 0,
     };
+    let writer = match s.way {
+        Way::Device | Way::Loop => sim.add_thread_server(c.writer),
+        Way::Item => 0,
+    };
     let (ways, before, after) = match s.way {
         Way::Device => (
             [
                 vec![Stage::Device, item(q, crypt)],
-                vec![item(q, crypt), Stage::Device],
+                vec![item(q, crypt), Stage::Server(writer), Stage::Device],
             ],
             [c.request, c.request + (c.generate_kib * kib) as u64],
             [(c.verify_kib * kib) as u64 + c.request, c.request],
@@ -166,11 +170,11 @@ fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32, kernel: bool) {
                 kernel,
                 ..QueueSpec::default()
             });
-            let copy = c.loop_item;
+            let lo = sim.add_item_server(lo, c.loop_item);
             (
                 [
-                    vec![item(lo, copy), item(q, crypt)],
-                    vec![item(q, crypt), item(lo, copy)],
+                    vec![Stage::Server(lo), item(q, crypt)],
+                    vec![item(q, crypt), Stage::Server(writer), Stage::Server(lo)],
                 ],
                 [c.request, c.request + (c.generate_kib * kib) as u64],
                 [(c.verify_kib * kib) as u64 + c.request, c.request],
@@ -207,6 +211,7 @@ fn set_up_load(sim: &mut Sim, s: &Scenario, q: u32, kernel: bool) {
         every: (s.every_us * 1e3) as u64,
         burst: s.burst,
         reads: s.reads_percent,
+        one_by_one: s.way != Way::Item,
     };
     // Pinned jobs take the machine's CPUs in order; others start spread over the caches, as the scheduler would have it.
     let mut cpus: Vec<u32> = m.topology.online().iter().map(|c| c as u32).collect();

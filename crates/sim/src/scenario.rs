@@ -120,7 +120,8 @@ impl Scenario {
             depth: 64,
             bytes: 32 << 10,
             way: Way::Device,
-            max_active: 4 * cpus as u32,
+            // One limit for each issuing CPU, as dm-crypt had it (`num_online_cpus()` a pwq).
+            max_active: cpus as u32 * jobs.min(cpus as u32),
             ..Scenario::default()
         };
         let small = |depth, think_us, measure_ms| Scenario {

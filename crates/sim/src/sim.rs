@@ -6,6 +6,7 @@ use crate::os::{Ev, Os, Rules, Tid, Tstate, Want};
 use crate::timeline::Timeline;
 use crate::wq::{ItemId, Role, Wq};
 use cmwq_policy::help::hedge_delay;
+use cmwq_policy::near::Way;
 use cmwq_policy::pool::Taken;
 use cmwq_policy::timer::TimerWheel;
 use std::collections::{HashMap, VecDeque};
@@ -57,6 +58,9 @@ pub(crate) struct Sim {
     pub(crate) charge: u64,
     /// The CPU on whose behalf things happen now.
     pub(crate) at: u32,
+    /// The issuer that acts now, and how the worker is to be woken that its item needs.
+    pub(crate) issuing: Option<u32>,
+    pub(crate) way: Option<Way>,
     pub(crate) stats: Stats,
     pub(crate) disturb: Option<Disturb>,
     pub(crate) out: Vec<Taken<ItemId>>,
@@ -85,7 +89,8 @@ impl Sim {
                 todo: VecDeque::new(),
                 hedge_ns: hedge_delay(p99),
                 timers: TimerWheel::new(0),
-                timers_at: u64::MAX,
+                timers_due: u64::MAX,
+                timers_look: u64::MAX,
                 flushers: HashMap::new(),
                 next_flusher: 0,
             },
@@ -94,6 +99,8 @@ impl Sim {
             rng,
             charge: 0,
             at: 0,
+            issuing: None,
+            way: None,
             stats: Stats::default(),
             disturb: None,
             out: Vec::new(),
@@ -177,7 +184,7 @@ impl Sim {
             }
             Ev::Spawned(p) => self.spawned(p),
             Ev::PoolTick => self.pool_tick(),
-            Ev::Timers(due) => self.timers_due(due),
+            Ev::Timers(look) => self.timers_due(look),
             Ev::Wander => self.wander(),
             Ev::Device(i) => self.device_done(i),
             Ev::Act(i) => self.act(i),
@@ -229,6 +236,7 @@ impl Sim {
             if self.wq.pools[p as usize].pool.wants_tick() {
                 self.at = self.wq.pools[p as usize].cpus[0];
                 let cpu = self.at;
+                self.part_company(p);
                 self.wq.with(p, cpu, |pool, d| pool.tick(now, d));
                 self.run_todo();
                 self.offer(p);
@@ -264,8 +272,14 @@ impl Sim {
     }
 
     fn advance(&mut self, t: Tid) {
+        self.os.threads[t as usize].stalled = false;
         match self.roles[t as usize] {
-            Role::Issuer(i) => self.advance_issuer(t, i),
+            Role::Issuer(i) => {
+                self.issuing = Some(i);
+                self.advance_issuer(t, i);
+                self.issuing = None;
+            }
+            Role::Server(n) => self.advance_server(t, n),
             _ => {
                 self.resumed(t);
                 self.advance_worker(t);

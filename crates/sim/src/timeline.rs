@@ -31,6 +31,7 @@ impl Timeline {
         self.left -= 1;
         let name = match roles[t as usize] {
             Role::Issuer(i) => format!("issuer {i}"),
+            Role::Server(n) => format!("server {n}"),
             Role::Worker { pool, id, away } => match away {
                 Some((p, ..)) => format!("worker {pool}:{id} helps pool {p}"),
                 None => format!("worker {pool}:{id}"),

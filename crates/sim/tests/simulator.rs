@@ -121,3 +121,38 @@ fn a_violation_names_a_command_that_replays_it() {
     };
     assert_eq!(v.replay(), "cmwq sim --faults 1 --seed 5 --only 1,3");
 }
+
+/// Figure E, published: 2,939,917 and 602,096 items a second.
+#[test]
+fn one_pool_for_72_cores_of_a_cache_is_as_much_slower_as_published() {
+    let m = Arc::new(machines::find("grace-72").unwrap());
+    let s = Scenario {
+        measure_ms: 5,
+        ..short("queue", 72)
+    };
+    let rate = |name| run(&m, &s, &Setting::named(name).unwrap(), 1).items_per_s;
+    let factor = rate("cache-shard") / rate("cache");
+    assert!((factor / 4.88 - 1.0).abs() < 0.3, "{factor}");
+}
+
+/// Figure B, published: 2495, 1736 and 1276 MiB/s with 8, 16 and 768.
+#[test]
+fn limits_that_are_too_wide_cost_what_was_published() {
+    let m = Arc::new(machines::find("btrfs-96").unwrap());
+    let set = Setting::named("system").unwrap();
+    let rate = |max_active| {
+        let s = Scenario {
+            max_active,
+            ..Scenario::named("limit", 96).unwrap()
+        };
+        run(&m, &s, &set, 1).bandwidth_mib_s
+    };
+    let narrow = rate(8);
+    for (max_active, published) in [(16, 1736.0 / 2495.0), (768, 1276.0 / 2495.0)] {
+        let ratio = rate(max_active) / narrow;
+        assert!(
+            (ratio / published - 1.0).abs() < 0.15,
+            "{max_active}: {ratio} instead of {published}"
+        );
+    }
+}

@@ -374,12 +374,19 @@ impl<T: Token, W> Pool<T, W> {
             let private = &self.workers[w].private;
             let next: Vec<EntryId> = self.entries.ids(private).collect();
             for id in next {
-                if self.entries[id].pwq == pwq {
+                if self.lends_along(pwq, self.entries[id].pwq) {
                     self.lend_permit(id, now, drv);
                 }
             }
         }
         true
+    }
+
+    /// Whether an item's next run, through pwq `next`, lends its permit while what runs, through `runs`, does: through the same pwq,
+    /// or one that has replaced it (only pwqs with leased permits are ever replaced, but for ordered ones, where nothing is lent).
+    #[inline]
+    pub(super) fn lends_along(&self, runs: PwqId, next: PwqId) -> bool {
+        runs == next || (self.pwqs[runs].leased && self.pwqs[next].leased)
     }
 
     /// The wait of [`Pool::lend_permit`] is over: the item counts again, even if that is one too many.

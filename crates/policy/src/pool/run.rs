@@ -263,7 +263,7 @@ impl<T: Token, W> Pool<T, W> {
         self.entries[id].place = Place::Private(w);
         self.entries.push_back(&mut self.workers[w].private, id);
         let runs = &self.entries[self.workers[w].taken[0]];
-        if runs.lent && runs.pwq == self.entries[id].pwq {
+        if runs.lent && self.lends_along(runs.pwq, self.entries[id].pwq) {
             self.lend_permit(id, now, drv);
         }
     }
@@ -376,9 +376,10 @@ impl<T: Token, W> Pool<T, W> {
                 self.busy_unlink(w, item);
             }
             let pwq = self.complete(id, start, end, drv);
-            // Its next run, which has lent its permit while it could not start, gets this one.
+            // Its next run, which has lent its permit while it could not start, gets this one; if its pwq is another one, it may be
+            // one too many there for now.
             let next = self.workers[w].private.head();
-            if next != NIL && self.entries[next].lent && self.entries[next].pwq == pwq {
+            if next != NIL && self.entries[next].lent {
                 self.take_permit_back(next);
             }
             row = match row {

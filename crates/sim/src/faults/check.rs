@@ -1,99 +1,130 @@
 //! What must hold after every event, and at the end.
 
-use crate::os::Tstate;
+use crate::os::{Tid, Tstate};
 use crate::sim::Sim;
-use crate::wq::{Link, Req, Role};
+use crate::wq::{ItemId, Req, Role, Truth};
+use cmwq_policy::pool::{Entry, WorkerId, WorkerState};
 
-/// An item of a queue that helpers may serve waits at most this long while a CPU idles: ticks of 1 ms, steps that wait,
-/// a thread that is made, wake-ups; with a margin.
-const CONSERVING_NS: u64 = 6_000_000;
+/// An item of a queue that helpers may serve waits at most this long while a CPU idles: the pool's tick (1 ms), a call in vain
+/// (1 ms), four steps that wait (0.4 ms each), and the called worker that waits for a CPU until the system balances (4 ms; twice, as
+/// an idle CPU takes one thread a tick, and that may be another one); rounded up.
+const CONSERVING_NS: u64 = 12_000_000;
+
+/// What the pwqs of one slot have, all together.
+#[derive(Debug, Clone, Copy, Default)]
+struct SlotSum {
+    /// Permits that they hold.
+    held: u32,
+    /// Items that count as active.
+    active: u32,
+    /// Permits that were lent and taken back while another item still used them.
+    back: u32,
+    /// Permits on their way.
+    moving: u32,
+    /// Something is on its way.
+    owed: bool,
+}
 
 impl Sim {
     /// # Panics
     /// With the invariant's name.
     pub(crate) fn check_all(&mut self) {
-        for p in &self.wq.pools {
-            if p.pool.entries() > 0 || p.pool.counts().own() > 0 {
+        for p in &mut self.wq.pools {
+            if p.pool.take_touched() {
                 p.pool.check();
             }
         }
-        for q in 0..self.wq.queues.len() as u32 {
-            for s in 0..self.wq.queues[q as usize].slots.len() as u32 {
-                self.check_slot(q, s);
-            }
-        }
+        self.note_next_runs();
+        self.check_slots();
         self.check_affinity();
         self.check_conserving();
     }
 
-    fn owed_permits(&self, q: u32, s: u32) -> (u32, bool) {
-        let mine = |t: u64| {
-            let l = &self.wq.links[t as usize];
-            l.queue == q && l.slot == s && l.leased
-        };
-        let (mut n, mut any) = (0, false);
-        let owed = self.os.steps.iter().flatten().chain(self.wq.todo.iter());
-        for r in owed {
-            match *r {
-                Req::Grant(t, k, _) | Req::GiveBack(t, k) | Req::Leave(t, k) if mine(t) => {
-                    n += k;
-                    any = true;
-                }
-                Req::Ask(t) | Req::Sweep(t) if mine(t) => any = true,
-                _ => {}
+    /// The next run of an item that waits with its permit lent lends its own. When that ends, because it can start, its pwq may
+    /// have one item more than permits.
+    fn note_next_runs(&mut self) {
+        let mut plan = self.load.plan.take().expect("a fault run has a plan");
+        let pools = &self.wq.pools;
+        let lent = |p: u32, e| pools[p as usize].pool.entry(e).is_some_and(|x| x.lent);
+        for &(p, e, link) in &plan.next_lent {
+            if !lent(p, e) {
+                self.wq.links[link as usize].taken_back += 1;
             }
         }
-        (n, any)
+        plan.next_lent.clear();
+        for &item in &plan.reusable {
+            let it = &self.wq.items[item as usize];
+            if it.running > 0
+                && let Truth::Pending(p, e) = it.truth
+                && lent(p, e)
+            {
+                let pool = &pools[p as usize].pool;
+                let entry = pool.entry(e).expect("it is pending");
+                plan.next_lent.push((p, e, pool.pwq(entry.pwq).tag as u32));
+            }
+        }
+        self.load.plan = Some(plan);
     }
 
-    fn check_slot(&mut self, q: u32, s: u32) {
-        let (moving, owed) = self.owed_permits(q, s);
-        for l in &mut self.wq.links {
-            if l.taken_back > 0
-                && let Some(id) = l.id
-                && let pwq = self.wq.pools[l.pool as usize].pool.pwq(id)
-                && pwq.active() - pwq.lent() <= pwq.limit()
-            {
-                l.taken_back = 0;
+    /// Of every slot: what its pwqs hold, what is on its way.
+    fn sum_up_slots(&mut self) -> Vec<Vec<SlotSum>> {
+        let slots = |q: &crate::wq::QueueSt| vec![SlotSum::default(); q.slots.len()];
+        let mut sums: Vec<Vec<SlotSum>> = self.wq.queues.iter().map(slots).collect();
+        for l in self.wq.links.iter_mut().filter(|l| l.leased) {
+            let sum = &mut sums[l.queue as usize][l.slot as usize];
+            if let Some(id) = l.id {
+                let pwq = self.wq.pools[l.pool as usize].pool.pwq(id);
+                if l.taken_back > 0 && pwq.active() - pwq.lent() <= pwq.limit() {
+                    l.taken_back = 0;
+                }
+                sum.held += pwq.limit();
+                sum.active += pwq.active() - pwq.lent();
+            }
+            sum.back += l.taken_back;
+        }
+        let owed = self.os.steps.iter().flatten().chain(self.wq.todo.iter());
+        for r in owed {
+            let (t, n) = match *r {
+                Req::Grant(t, n, _) | Req::GiveBack(t, n) | Req::Leave(t, n) => (t, n),
+                Req::Ask(t) | Req::Sweep(t) => (t, 0),
+                _ => continue,
+            };
+            let l = &self.wq.links[t as usize];
+            if l.leased {
+                let sum = &mut sums[l.queue as usize][l.slot as usize];
+                sum.moving += n;
+                sum.owed = true;
             }
         }
-        let queue = &self.wq.queues[q as usize];
-        let slot = &queue.slots[s as usize];
-        let pwqs = self
-            .wq
-            .links
-            .iter()
-            .filter(|l| l.queue == q && l.slot == s && l.leased)
-            .filter_map(|l| Some(self.wq.pools[l.pool as usize].pool.pwq(l.id?)));
-        let (held, active) = pwqs.fold((0, 0), |(h, a), p| {
-            (h + p.limit(), a + p.active() - p.lent())
-        });
-        let of_slot = |l: &&Link| l.queue == q && l.slot == s && l.leased;
-        let back: u32 = self
-            .wq
-            .links
-            .iter()
-            .filter(of_slot)
-            .map(|l| l.taken_back)
-            .sum();
-        assert_eq!(
-            slot.leased(),
-            held + moving,
-            "permits of queue {q}, slot {s}: none lost, none made up"
-        );
-        if slot.leased() <= slot.max() && active > slot.leased() + back {
-            // Only a lowered limit or permits taken back explain it, and they do not.
-            panic!(
-                "queue {q}, slot {s}: {active} active of {} leased",
-                slot.leased()
-            );
-        }
-        if !owed && slot.waiting() > 0 {
-            assert!(
-                active >= slot.max(),
-                "S3: queue {q}, slot {s} has {active} active of {} while a pwq waits",
-                slot.max()
-            );
+        sums
+    }
+
+    fn check_slots(&mut self) {
+        let sums = self.sum_up_slots();
+        for (q, (queue, sums)) in self.wq.queues.iter().zip(&sums).enumerate() {
+            for (s, (slot, sum)) in queue.slots.iter().zip(sums).enumerate() {
+                assert_eq!(
+                    slot.leased(),
+                    sum.held + sum.moving,
+                    "permits of queue {q}, slot {s}: none lost, none made up"
+                );
+                if slot.leased() <= slot.max() && sum.active > slot.leased() + sum.back {
+                    // Only a lowered limit or permits taken back explain it, and they do not.
+                    panic!(
+                        "queue {q}, slot {s}: {} active of {} leased",
+                        sum.active,
+                        slot.leased()
+                    );
+                }
+                if !sum.owed && slot.waiting() > 0 {
+                    assert!(
+                        sum.active >= slot.max(),
+                        "S3: queue {q}, slot {s} has {} active of {} while a pwq waits",
+                        sum.active,
+                        slot.max()
+                    );
+                }
+            }
         }
     }
 
@@ -128,7 +159,10 @@ impl Sim {
             let first = st.pool.worklist().find(|e| {
                 st.pool.pwq(e.pwq).flags.helpable && self.wq.items[e.item as usize].running == 0
             });
-            let Some(since) = first.map(|e| e.active_at) else {
+            // A reusable item could not start before its last run had ended.
+            let since =
+                |e: &Entry<ItemId>| e.active_at.max(self.wq.items[e.item as usize].ended_at);
+            let Some(since) = first.map(since) else {
                 continue;
             };
             if self.os.now.saturating_sub(since) < CONSERVING_NS {
@@ -136,6 +170,9 @@ impl Sim {
             }
             // Since then at least; the item may have become active later, and the CPU may just have become idle.
             for n in st.neighbours.iter().map(|n| n.pod).chain([i as u32]) {
+                if self.callee_stalls(n) {
+                    continue;
+                }
                 for &c in &self.wq.pools[n as usize].cpus {
                     let idle = self.os.idle_for(c);
                     assert!(
@@ -161,6 +198,21 @@ impl Sim {
                 }
             }
         }
+    }
+
+    /// A worker of this pool was called, and a fault stalls it on its way. While one is on its way no other is called from its
+    /// pod. The longest stall bounds how long that lasts.
+    fn callee_stalls(&self, p: u32) -> bool {
+        let st = &self.wq.pools[p as usize];
+        let stalls = |w: WorkerId| {
+            let t = st.threads.get(w as usize).copied().unwrap_or(Tid::MAX);
+            t != Tid::MAX && self.os.threads[t as usize].stalled
+        };
+        st.pool.counts().waking > 0
+            && st
+                .pool
+                .workers()
+                .any(|(w, x)| x.state == WorkerState::Waking && stalls(w))
     }
 
     /// # Panics

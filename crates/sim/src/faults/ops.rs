@@ -12,23 +12,9 @@ use std::sync::Arc;
 impl Plan {
     pub(crate) fn new_item(sim: &mut Sim, queue: u32, oneshot: bool) -> ItemId {
         sim.wq.items.push(Item {
-            queue,
             oneshot,
-            truth: Truth::Idle,
-            running: 0,
-            last_pool: u32::MAX,
-            accepted: 0,
-            ended: 0,
-            cancelled: 0,
             phases: vec![Phase::Burn(1_000)],
-            bytes: 0,
-            data_cpu: 0,
-            requeue: 0,
-            queued_at: 0,
-            issuer_cpu: 0,
-            waiters: Vec::new(),
-            lent: None,
-            timer: None,
+            ..Item::of(queue)
         });
         sim.wq.items.len() as ItemId - 1
     }
@@ -319,6 +305,7 @@ impl Plan {
             .collect();
         if !running.is_empty() {
             let t = running[op.b as usize % running.len()];
+            sim.os.threads[t as usize].stalled = true;
             sim.os.burst(t, u64::from(op.c) % 60_000_000);
         }
     }

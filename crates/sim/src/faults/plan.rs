@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) leaves: Vec<ItemId>,
     /// Reusable items.
     pub(crate) reusable: Vec<ItemId>,
+    /// Next runs of items that wait, whose permits are lent as well: pool, entry, link.
+    pub(crate) next_lent: Vec<(u32, u32, u32)>,
     /// Items run by those who wait for them: pool, entry, item.
     pub(crate) inline: Vec<(u32, u32, ItemId)>,
     /// Blocking is always noticed and workers can always be made: then no CPU may idle while work waits.
@@ -102,6 +104,8 @@ impl Plan {
             sis_node: rng.bool(),
             newidle: rng.u8(0..4) > 0,
             periodic: true,
+            // An attentive system: what waits longer than its ticks explain is the policy's fault.
+            domain_interval: 0,
             ..Rules::default()
         };
         let mut sim = Sim::new(m, rules, seed);
@@ -130,6 +134,7 @@ impl Plan {
             specs,
             leaves: Vec::new(),
             reusable: Vec::new(),
+            next_lent: Vec::new(),
             inline: Vec::new(),
             conserving,
             down: Vec::new(),

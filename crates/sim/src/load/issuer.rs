@@ -1,9 +1,9 @@
 //! What issuers do, and a request's way through its stages.
 
 use super::{Doing, Request, Stage};
-use crate::os::{Ev, Tid, Want};
+use crate::os::{Ev, Tid, Tstate, Want};
 use crate::sim::Sim;
-use crate::wq::{Item, ItemId, Phase, Truth};
+use crate::wq::{Item, ItemId, Phase};
 
 impl Sim {
     /// The issuer has done what it had to do.
@@ -19,7 +19,9 @@ impl Sim {
                 let req = self.load.requests[r as usize];
                 self.load.done += 1;
                 self.load.done_reads += u64::from(!req.write);
-                self.load.latency.record(now - req.started);
+                if !req.write || self.load.shape.reads == 0 {
+                    self.load.latency.record(now - req.started);
+                }
                 let every = self.load.shape.every;
                 let is = &mut self.load.issuers[i as usize];
                 is.spare.push(r);
@@ -33,7 +35,9 @@ impl Sim {
 
     fn next_of(&mut self, t: Tid, i: u32, cpu: u32) {
         let charge = std::mem::take(&mut self.charge);
-        if let Some(r) = self.load.issuers[i as usize].inbox.pop_front() {
+        // A load generator keeps its depth: it reaps one request when it may start no other (fio's default batch sizes).
+        let may_start = self.load.issuers[i as usize].credit > 0 && self.load.shape.one_by_one;
+        if !may_start && let Some(r) = self.load.issuers[i as usize].inbox.pop_front() {
             let write = self.load.requests[r as usize].write;
             let it = &mut self.wq.items[r as usize];
             let near = self.os.m.near(it.data_cpu, cpu);
@@ -80,6 +84,7 @@ impl Sim {
             issuer: i,
             write,
             stage: 0,
+            cpu,
             started: self.os.now,
         };
         self.wq.items[r as usize].data_cpu = cpu;
@@ -90,28 +95,15 @@ impl Sim {
 
     fn new_request(&mut self, i: u32) -> ItemId {
         self.wq.items.push(Item {
-            queue: 0,
-            oneshot: true,
-            truth: Truth::Idle,
-            running: 0,
-            last_pool: u32::MAX,
-            accepted: 0,
-            ended: 0,
-            cancelled: 0,
             phases: vec![Phase::Burn(0)],
             bytes: self.load.shape.bytes,
-            data_cpu: 0,
-            requeue: 0,
-            queued_at: 0,
-            issuer_cpu: 0,
-            waiters: Vec::new(),
-            lent: None,
-            timer: None,
+            ..Item::of(0)
         });
         self.load.requests.push(Request {
             issuer: i,
             write: false,
             stage: 0,
+            cpu: 0,
             started: 0,
         });
         self.wq.items.len() as ItemId - 1
@@ -135,7 +127,9 @@ impl Sim {
                 let accepted = self.queue_item(r, cpu, false);
                 assert!(accepted, "nothing drains here");
             }
+            Some(Stage::Server(n)) => self.command(n, r, cpu),
             Some(Stage::Device) => {
+                req.cpu = cpu;
                 let d = &mut self.load.device;
                 let start = d.free_at.max(self.os.now);
                 d.free_at = start + d.per_request;
@@ -145,24 +139,27 @@ impl Sim {
             None => {
                 let i = req.issuer;
                 self.load.issuers[i as usize].inbox.push_back(r);
-                self.charge += self.os.m.costs.wake_call;
                 let t = self.load.issuers[i as usize].tid;
-                self.os.wake(t, Some(cpu), Want::Rules);
+                if self.os.threads[t as usize].state == Tstate::Sleeping {
+                    self.charge += self.os.m.costs.wake_call;
+                    self.os.wake(t, Some(cpu), Want::Rules);
+                }
             }
         }
     }
 
-    /// The device has done a request: it interrupts the CPU that submitted it.
+    /// The device has done a request: it interrupts the CPU that submitted it, and what follows is done there.
     pub(crate) fn device_done(&mut self, r: u32) {
-        let i = self.load.requests[r as usize].issuer;
-        let cpu = self.load.issuers[i as usize].cpu;
+        let cpu = self.load.requests[r as usize].cpu;
         self.at = cpu;
         self.forward(r, cpu);
+        let took = self.os.m.costs.interrupt + std::mem::take(&mut self.charge);
+        self.os.interrupt(cpu, took);
     }
 
     /// An item of a request has run on `cpu`.
     pub(crate) fn item_done(&mut self, item: ItemId, cpu: u32) {
-        if self.load.plan.is_none() {
+        if self.load.plan.is_none() && self.wq.items[item as usize].oneshot {
             self.forward(item, cpu);
         }
     }

@@ -5,6 +5,7 @@
 //! uses its CPU; otherwise it sleeps and is woken by whoever completes a request.
 
 mod issuer;
+mod server;
 
 use crate::faults::Plan;
 use crate::wq::ItemId;
@@ -17,14 +18,39 @@ pub(crate) enum Stage {
     Item { queue: u32, ns: u64, locked: u64 },
     /// The device.
     Device,
+    /// One command for this server.
+    Server(u32),
+}
+
+/// A thread or item that does one command after the other, in order, for as long as there are any.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Server {
+    /// Its thread, or the reusable item that a workqueue runs for it.
+    pub(crate) by: By,
+    /// What one command costs, ns.
+    pub(crate) ns: u64,
+    /// It touches the payload.
+    pub(crate) touches: bool,
+    pub(crate) list: VecDeque<ItemId>,
+    pub(crate) doing: Option<ItemId>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) enum By {
+    #[default]
+    Nobody,
+    Thread(u32),
+    Item(ItemId),
 }
 
 /// A request in flight. Its number is that of its item.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Request {
     pub(crate) issuer: u32,
     pub(crate) write: bool,
     pub(crate) stage: u8,
+    /// Where it was submitted to the device: who is interrupted.
+    pub(crate) cpu: u32,
     pub(crate) started: u64,
 }
 
@@ -45,6 +71,8 @@ pub(crate) struct Shape {
     pub(crate) burst: u32,
     /// Out of 100.
     pub(crate) reads: u32,
+    /// A request is reaped when no other may be started; else all that are done are reaped first.
+    pub(crate) one_by_one: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -57,8 +85,32 @@ pub(crate) struct Issuer {
     /// What it works on now.
     pub(crate) doing: Doing,
     pub(crate) spare: Vec<ItemId>,
+    /// Whether it sleeps about once per item that finds its pool at rest.
+    pub(crate) sleepy: Sleepy,
     /// It has thought already.
     pub(crate) thought: bool,
+}
+
+/// What the runtime keeps of an issuing thread: it looks at its sleeps once in [`SAMPLE`] items.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sleepy {
+    items: u32,
+    sleeps: u32,
+    pub(crate) is: bool,
+}
+
+const SAMPLE: u32 = 16;
+
+impl Sleepy {
+    /// One more item; the thread has slept so often by now.
+    pub(crate) fn asked(&mut self, sleeps: u32) -> bool {
+        self.items += 1;
+        if self.items >= SAMPLE {
+            self.is = sleeps.wrapping_sub(self.sleeps) >= SAMPLE * 3 / 4;
+            (self.items, self.sleeps) = (0, sleeps);
+        }
+        self.is
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -83,6 +135,7 @@ pub(crate) struct Device {
 pub(crate) struct Load {
     pub(crate) shape: Shape,
     pub(crate) issuers: Vec<Issuer>,
+    pub(crate) servers: Vec<Server>,
     pub(crate) requests: Vec<Request>,
     pub(crate) device: Device,
     pub(crate) done: u64,

@@ -5,11 +5,17 @@ use super::{Os, Tstate};
 /// How often caches are levelled when nobody is idle, ns (busy factor times the domain's interval).
 const LEVEL_EVERY: u64 = 64_000_000;
 
+/// What a look at the sibling costs: a CPU that is idle for less on average does not even do that.
+const SMT_COST: u64 = 500;
+
 impl Os {
     /// A CPU became idle: it pulls a thread that waits in its cache, or, if it tends to be idle for long enough, elsewhere.
     pub(super) fn newidle(&mut self, cpu: u32) {
         let llc = self.llc_of(cpu);
         let avg = self.cpus[cpu as usize].avg_idle;
+        if avg < SMT_COST || (self.waiting[llc] > 0 && self.pull_from_sibling(cpu)) {
+            return;
+        }
         if avg < self.m.costs.newidle_cache {
             return;
         }
@@ -20,6 +26,21 @@ impl Os {
             return;
         }
         self.pull_from_others(cpu, true);
+    }
+
+    /// From the siblings' queues whatever may move, however hot: they share all caches (`task_hot`).
+    fn pull_from_sibling(&mut self, cpu: u32) -> bool {
+        let core = self.m.core(self.m.place(cpu).core);
+        let found = core.iter().filter(|&&c| c != cpu).find_map(|&c| {
+            let q = &self.cpus[c as usize].queue;
+            let i = q.iter().position(|&t| self.allowed(t, cpu))?;
+            Some((c, i))
+        });
+        let Some((from, i)) = found else {
+            return false;
+        };
+        self.pull(cpu, from, i);
+        true
     }
 
     fn pull_from_others(&mut self, cpu: u32, hot_stays: bool) -> bool {
@@ -38,6 +59,7 @@ impl Os {
                 .map(|i| (llc + i) % n)
                 .filter(|&l| there(l))
                 .collect();
+            from.retain(|&l| self.runnable(l) > self.runnable(llc) + 1);
             // The busiest first; if all its threads are pinned, the next one (`LBF_ALL_PINNED`).
             from.sort_by_key(|&l| std::cmp::Reverse(self.waiting[l]));
             for l in from {
@@ -80,22 +102,80 @@ impl Os {
 
     /// The periodic part, once a tick.
     pub(crate) fn balance_tick(&mut self) {
+        self.note_utilisation();
         if !self.rules.periodic {
             return;
         }
         if self.waiting.iter().any(|&w| w > 0) {
-            for cpu in 0..self.cpus.len() as u32 {
-                if self.cpus[cpu as usize].is_idle() {
-                    let llc = self.llc_of(cpu);
-                    if !(self.waiting[llc] > 0 && self.pull_from_llc(cpu, llc, false)) {
-                        self.pull_from_others(cpu, false);
-                    }
-                }
+            for l in 0..self.m.llc_count() {
+                self.balance_idle(l);
             }
         }
         if self.now - self.last_level >= LEVEL_EVERY {
             self.last_level = self.now;
             self.level();
+        }
+    }
+
+    /// The idle CPUs of a cache pull what waits in it. Each is due to look into the other caches every `domain_interval`, and does if
+    /// it is the cache's first idle one then (`should_we_balance`; one of an idle core goes first); hot threads stay until that has failed twice (`cache_nice_tries`).
+    fn balance_idle(&mut self, l: usize) {
+        let mut first: Option<(u32, bool)> = None;
+        for i in 0..self.m.llc(l as u32).len() {
+            let cpu = self.m.llc(l as u32)[i];
+            if !self.cpus[cpu as usize].is_idle() {
+                continue;
+            }
+            if self.waiting[l] > 0 && self.pull_from_llc(cpu, l, false) {
+                continue;
+            }
+            let core = self.m.core(self.m.place(cpu).core);
+            let alone = core.iter().all(|&c| self.cpus[c as usize].curr.is_none());
+            if first.is_none_or(|(_, was_alone)| alone && !was_alone) {
+                first = Some((cpu, alone));
+            }
+        }
+        let Some((first, _)) = first else {
+            return;
+        };
+        for i in 0..self.m.llc(l as u32).len() {
+            let cpu = self.m.llc(l as u32)[i];
+            let (at, failed) = self.looked_far[cpu as usize];
+            let due = self.now - at >= self.rules.domain_interval;
+            if due && self.cpus[cpu as usize].is_idle() {
+                let failed = if cpu == first && self.fill_from_others(l, cpu, failed) {
+                    0
+                } else {
+                    failed + u32::from(cpu == first)
+                };
+                self.looked_far[cpu as usize] = (self.now, failed);
+            }
+        }
+    }
+
+    /// It fills what is spare in its cache (`migrate_util`): all to this CPU, from where the others take them.
+    fn fill_from_others(&mut self, l: usize, cpu: u32, failed: u32) -> bool {
+        let hot_stays = self.rules.domain_interval > 0 && failed < 2;
+        let idle = |c: &&u32| self.cpus[**c as usize].is_idle();
+        let spare = self.m.llc(l as u32).iter().filter(idle).count();
+        let got = (0..spare).take_while(|_| self.pull_from_others(cpu, hot_stays));
+        got.count() > 0
+    }
+
+    /// Threads that run or wait in a cache.
+    fn runnable(&self, l: usize) -> u32 {
+        self.llc_busy[l] + self.waiting[l]
+    }
+
+    fn note_utilisation(&mut self) {
+        let keep = 0.5f64.powf(self.rules.tick as f64 / 32e6);
+        for l in 0..self.m.llc_count() {
+            let cpus = self.m.llc(l as u32);
+            let busy: u64 = cpus.iter().map(|&c| self.busy_ns(c)).sum();
+            let before = std::mem::replace(&mut self.util_busy[l], busy);
+            let share = busy.saturating_sub(before) as f64
+                / (self.rules.tick as f64 * cpus.len().max(1) as f64);
+            self.util[l] = self.util[l] * keep + share.min(1.0) * (1.0 - keep);
         }
     }
 

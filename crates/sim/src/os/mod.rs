@@ -5,8 +5,8 @@
 //! | fair clock | a thread's virtual time runs with its CPU time, slower the lower its nice; the smallest one runs next; a sleeper gets at most half a latency period of credit (`place_entity`) | here |
 //! | wake-up preemption | a woken thread preempts if it is behind by more than the wake-up granularity (`wakeup_preempt_entity`) | here |
 //! | slices | with others waiting a thread runs for `latency / runnable`, at least the minimum granularity (`sched_slice`) | here |
-//! | placement | previous CPU or waker's CPU, then idle CPUs of that CPU's last-level cache | `wake.rs` |
-//! | balancing | newly idle CPUs pull, idle CPUs pull at ticks, caches are levelled now and then | `balance.rs` |
+//! | placement | previous CPU or waker's CPU, then an idle core of that CPU's last-level cache, the sibling, a few of its CPUs | `wake.rs` |
+//! | balancing | newly idle CPUs pull, idle CPUs pull at ticks (from other caches more rarely), caches are levelled now and then | `balance.rs` |
 //! | SMT | a busy sibling leaves a thread `smt_share` of its core's speed | here |
 
 mod balance;
@@ -26,8 +26,10 @@ pub(crate) type Tid = u32;
 pub struct Rules {
     /// A waker's CPU may be preferred to the previous one (`wake_affine`).
     pub wake_affine: bool,
-    /// An idle CPU is looked for in the whole last-level cache, idle cores first (`select_idle_sibling`).
+    /// An idle CPU is looked for in the last-level cache, idle cores first (`select_idle_sibling`).
     pub idle_sibling: bool,
+    /// The busier the cache was of late, the fewer of its CPUs are looked at (`SIS_UTIL`): none from 85 % on.
+    pub sis_util: bool,
     /// If none is found there, in the node's other caches too (the proposed `SIS_NODE`).
     pub sis_node: bool,
     /// A CPU that becomes idle pulls a waiting thread (`newidle_balance`).
@@ -44,6 +46,8 @@ pub struct Rules {
     pub hot: u64,
     /// Ticks a second are `1e9 / tick`.
     pub tick: u64,
+    /// An idle CPU is due to look into other caches this often, ns: a millisecond for each CPU of the domain (`get_sd_balance_interval`).
+    pub domain_interval: u64,
 }
 
 impl Default for Rules {
@@ -51,6 +55,7 @@ impl Default for Rules {
         Rules {
             wake_affine: true,
             idle_sibling: true,
+            sis_util: true,
             sis_node: false,
             newidle: true,
             periodic: true,
@@ -59,6 +64,7 @@ impl Default for Rules {
             wakeup_gran: 4_000_000,
             hot: 500_000,
             tick: 4_000_000,
+            domain_interval: 24_000_000,
         }
     }
 }
@@ -81,7 +87,7 @@ pub(crate) enum Ev {
     Spawned(u32),
     /// The workqueue's tick.
     PoolTick,
-    /// The wheel of delayed items is to be looked at, for this time.
+    /// The wheel of delayed items is to be looked at, at this time.
     Timers(u64),
     /// Activity outside the model moves an issuer.
     Wander,
@@ -103,7 +109,7 @@ pub(crate) struct Thread {
     /// Where it runs, waits, or ran last.
     pub(crate) cpu: u32,
     pub(crate) mask: Arc<CpuSet>,
-    /// On a queue or CPU: the CPU's virtual time; else relative to its last CPU's minimum.
+    /// In virtual time of its (or its last) CPU; relative to that CPU's minimum while it moves.
     vr: i64,
     /// 1024 for nice 0.
     weight: u64,
@@ -116,6 +122,8 @@ pub(crate) struct Thread {
     pub(crate) sleep_gen: u32,
     /// It was told to wake while it was not parked: its next parking returns at once.
     pub(crate) token: bool,
+    /// A fault keeps it from what it has to do; until it is done with that.
+    pub(crate) stalled: bool,
     /// How often in a row it let others run before it looked for work elsewhere.
     pub(crate) yields: u8,
     pub(crate) migrations: u64,
@@ -169,7 +177,13 @@ pub(crate) struct Os {
     llc_busy: Vec<u32>,
     llc_idle_since: Vec<u64>,
     pub(crate) switches: u64,
+    /// Utilisation of each last-level cache's CPUs, 0..1, as of the last tick (half-life 32 ms, as PELT), and the busy time at
+    /// that tick.
+    util: Vec<f64>,
+    util_busy: Vec<u64>,
     last_level: u64,
+    /// When each CPU was due to look into other caches last, and how often in a row it did in vain.
+    looked_far: Vec<(u64, u32)>,
     /// A point in the CPU list where searches for an idle CPU begin; moves on, so that none is preferred.
     pub(crate) cursor: u32,
 }
@@ -205,7 +219,10 @@ impl Os {
             llc_busy: vec![0; m.llc_count()],
             llc_idle_since: vec![0; m.llc_count()],
             switches: 0,
+            util: vec![0.0; m.llc_count()],
+            util_busy: vec![0; m.llc_count()],
             last_level: 0,
+            looked_far: vec![(0, 0); m.width()],
             cursor: 0,
             m,
         }
@@ -217,7 +234,7 @@ impl Os {
             state: Tstate::Sleeping,
             cpu,
             mask,
-            vr: 0,
+            vr: self.cpus[cpu as usize].min_vr,
             weight: (NICE0 as f64 * 1.25f64.powi(-nice)) as u64,
             left: 0.0,
             since: self.now,
@@ -227,6 +244,7 @@ impl Os {
             started_at: 0,
             sleep_gen: 0,
             token: false,
+            stalled: false,
             yields: 0,
             migrations: 0,
             cpu_ns: 0,
@@ -338,7 +356,9 @@ impl Os {
             // Whom it woke has preempted it.
             let i = self.cpus[cpu as usize].queue.iter().position(|&x| x == t);
             self.unqueue(cpu, i.expect("a queued thread is in its CPU's queue"));
+            let min = self.cpus[cpu as usize].min_vr;
             let th = &mut self.threads[t as usize];
+            th.vr += min;
             th.state = state;
             th.sleep_gen = th.sleep_gen.wrapping_add(1);
             return;
@@ -346,10 +366,8 @@ impl Os {
         self.progress(t);
         assert_eq!(self.cpus[cpu as usize].curr, Some(t));
         self.update_min(cpu);
-        let min = self.cpus[cpu as usize].min_vr;
         let th = &mut self.threads[t as usize];
         th.state = state;
-        th.vr -= min;
         th.sleep_gen = th.sleep_gen.wrapping_add(1);
         th.burst = th.burst.wrapping_add(1);
         self.cpus[cpu as usize].curr = None;
@@ -515,11 +533,25 @@ impl Os {
         }
     }
 
-    /// Puts a sleeping or moved thread on a CPU: runs it if idle, else queues it, preempting if it is far behind.
+    /// A sleeping thread's virtual time becomes relative to its last CPU's minimum now (`migrate_task_rq_fair`): what others
+    /// have run there while it slept counts for it.
+    pub(super) fn lift(&mut self, t: Tid) {
+        let cpu = self.threads[t as usize].cpu;
+        if let Some(curr) = self.cpus[cpu as usize].curr {
+            self.progress(curr);
+        }
+        self.update_min(cpu);
+        self.threads[t as usize].vr -= self.cpus[cpu as usize].min_vr;
+    }
+
+    /// Puts a sleeping or moved thread, whose virtual time is relative, on a CPU: runs it if idle, else queues it, preempting if
+    /// it is far behind.
     pub(super) fn place(&mut self, t: Tid, cpu: u32, woken: bool) {
+        let credit = -((self.rules.latency / 2) as i64);
         if self.cpus[cpu as usize].curr.is_none() {
             let min = self.cpus[cpu as usize].min_vr;
-            self.threads[t as usize].vr += min;
+            let th = &mut self.threads[t as usize];
+            th.vr = min + th.vr.max(credit);
             self.cpus[cpu as usize].min_vr = self.threads[t as usize].vr.max(min);
             return self.run(cpu, t, 0);
         }
@@ -527,7 +559,6 @@ impl Os {
         self.progress(curr);
         self.update_min(cpu);
         let min = self.cpus[cpu as usize].min_vr;
-        let credit = -((self.rules.latency / 2) as i64);
         let th = &mut self.threads[t as usize];
         th.vr = min + if woken { th.vr.max(credit) } else { th.vr };
         th.state = Tstate::Queued;
@@ -619,6 +650,16 @@ impl Os {
                 self.place(t, to, false);
             }
             Tstate::Sleeping | Tstate::Dead => {}
+        }
+    }
+
+    /// An interrupt takes so much of a CPU from whatever runs there.
+    pub(crate) fn interrupt(&mut self, cpu: u32, ns: u64) {
+        if let Some(t) = self.cpus[cpu as usize].curr {
+            self.progress(t);
+            let th = &mut self.threads[t as usize];
+            th.left += ns as f64 * th.speed;
+            self.schedule_end(t);
         }
     }
 

@@ -22,6 +22,7 @@ impl Os {
                 self.select(t, prev, waker)
             }
         };
+        self.lift(t);
         self.place(t, cpu, true);
     }
 
@@ -54,17 +55,50 @@ impl Os {
         if prev != target && self.llc_of(prev) == llc && self.cpus[prev as usize].is_idle() {
             return prev;
         }
-        if let Some(c) = self.idle_in(t, self.m.llc(llc as u32), target) {
+        if let Some(c) = self.idle_in_llc(t, llc as u32, target, Some(prev)) {
             return c;
         }
         if self.rules.sis_node {
+            // The node's other caches in turn, the next one first.
             let node = self.m.place(target).node;
-            // The node's other caches, those behind the target's first.
-            if let Some(c) = self.idle_in(t, self.m.node(node), target) {
-                return c;
+            let n = self.m.llc_count() as u32;
+            for l in (1..n).map(|i| (llc as u32 + i) % n) {
+                let first = self.m.llc(l).first().copied();
+                let Some(c) = first.filter(|&c| self.m.place(c).node == node) else {
+                    continue;
+                };
+                if let Some(c) = self.idle_in_llc(t, l, c, None) {
+                    return c;
+                }
             }
         }
         target
+    }
+
+    /// `select_idle_cpu` and `select_idle_smt`: a CPU of an idle core, else the idle sibling of the previous CPU, else an idle
+    /// one of the few CPUs behind `from` that are looked at.
+    fn idle_in_llc(&self, t: Tid, llc: u32, from: u32, prev: Option<u32>) -> Option<u32> {
+        let set = self.m.llc(llc);
+        let idle_core = |&c: &u32| {
+            let core = self.m.core(self.m.place(c).core);
+            core.iter().all(|&s| self.cpus[s as usize].curr.is_none())
+        };
+        if !self.rules.sis_util || set.iter().any(idle_core) {
+            return self.idle_in(t, set, from);
+        }
+        let usable = |c: u32| self.cpus[c as usize].is_idle() && self.allowed(t, c);
+        if let Some(prev) = prev.filter(|&p| self.m.place(p).llc == llc) {
+            let core = self.m.core(self.m.place(prev).core);
+            if let Some(&c) = core.iter().find(|&&c| usable(c)) {
+                return Some(c);
+            }
+        }
+        // `update_idle_cpu_scan`: 1 - (1.17 x)^2 of the cache's CPUs.
+        let x = self.util[llc as usize] * self.m.costs.busy_util * 1.17;
+        let scan = ((1.0 - x * x).max(0.0) * set.len() as f64) as usize;
+        let start = set.partition_point(|&c| c <= from);
+        let order = (0..scan).map(|i| set[(start + i) % set.len()]);
+        order.into_iter().find(|&c| usable(c))
     }
 
     /// An idle CPU of `set` that the thread may use, one with an idle core first, looking from behind `from` on.
@@ -116,9 +150,15 @@ impl Os {
         match self.threads[t as usize].state {
             Tstate::Running | Tstate::Queued => {
                 self.leave_cpu(t, Tstate::Sleeping);
+                self.lift(t);
                 self.place(t, to, false);
             }
-            Tstate::Sleeping => self.threads[t as usize].cpu = to,
+            Tstate::Sleeping => {
+                self.lift(t);
+                let th = &mut self.threads[t as usize];
+                th.cpu = to;
+                th.vr += self.cpus[to as usize].min_vr;
+            }
             Tstate::Dead => {}
         }
     }

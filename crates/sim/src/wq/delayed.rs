@@ -57,37 +57,46 @@ impl Sim {
         let Some(next) = self.wq.timers.next_expiry_ns() else {
             return;
         };
-        if next < self.wq.timers_at {
-            self.wq.timers_at = next;
-            let late = match self.disturb {
-                Some(d) if d.step_ns > 0 => self.rng.u64(0..LATE_NS),
-                _ => 0,
-            };
-            self.os
-                .ev
-                .push(next.max(self.os.now) + late, Ev::Timers(next));
+        if next >= self.wq.timers_due {
+            return;
+        }
+        self.wq.timers_due = next;
+        let late = match self.disturb {
+            Some(d) if d.step_ns > 0 => self.rng.u64(0..LATE_NS),
+            _ => 0,
+        };
+        // Whoever comes earlier than that anyway (late for another timer, or with more to do) is not held up by it.
+        self.look_at_timers(next.max(self.os.now) + late);
+    }
+
+    fn look_at_timers(&mut self, at: u64) {
+        if at < self.wq.timers_look {
+            self.wq.timers_look = at;
+            self.os.ev.push(at, Ev::Timers(at));
         }
     }
 
-    /// It is time to look at the wheel, if nothing else came between.
-    pub(crate) fn timers_due(&mut self, due: u64) {
-        if due != self.wq.timers_at {
+    /// It is time to look at the wheel, if no other look came between.
+    pub(crate) fn timers_due(&mut self, look: u64) {
+        if look != self.wq.timers_look {
             return;
         }
-        self.wq.timers_at = u64::MAX;
+        (self.wq.timers_due, self.wq.timers_look) = (u64::MAX, u64::MAX);
         let (now, budget) = (self.os.now, self.rng.usize(1..6));
         let mut fired = Vec::new();
         let did = self
             .wq
             .timers
             .advance(now, budget, |_, item| fired.push(item));
+        if did.more {
+            // Before what fires sets timers anew.
+            self.wq.timers_due = now;
+            self.look_at_timers(now + NEXT_LOOK_NS);
+        }
         for item in fired {
             self.fire(item);
         }
-        if did.more {
-            self.wq.timers_at = now;
-            self.os.ev.push(now + NEXT_LOOK_NS, Ev::Timers(now));
-        } else {
+        if !did.more {
             self.arm_timers();
         }
     }

@@ -13,6 +13,7 @@ pub(crate) use setup::QueueSpec;
 use crate::os::{Os, Tid};
 use cmwq_policy::flush::Flush;
 use cmwq_policy::help::Neighbour;
+use cmwq_policy::near::Way;
 use cmwq_policy::pool::{BirthReason, Driver, EntryId, Pool, PwqId, PwqTag, Taken, Time, WorkerId};
 use cmwq_policy::slot::{Slot, SlotDriver};
 use cmwq_policy::timer::{TimerId, TimerWheel};
@@ -56,6 +57,8 @@ pub(crate) enum Phase {
     AwaitOwn(ItemId),
     /// Holds a lock that all such items of the run share, ns.
     Locked(u64),
+    /// Does what this server has to do, until it has nothing more.
+    Drain(u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +85,8 @@ pub(crate) struct Item {
     /// Queues itself again this often.
     pub(crate) requeue: u32,
     pub(crate) queued_at: u64,
+    /// When a run of it ended last.
+    pub(crate) ended_at: u64,
     pub(crate) issuer_cpu: u32,
     /// Threads that wait for it.
     pub(crate) waiters: Vec<Tid>,
@@ -89,6 +94,32 @@ pub(crate) struct Item {
     pub(crate) lent: Option<(u32, EntryId, u32)>,
     /// Its timer and when that is due.
     pub(crate) timer: Option<(TimerId, u64)>,
+}
+
+impl Item {
+    /// A one-shot item of this queue that does nothing yet.
+    pub(crate) fn of(queue: u32) -> Item {
+        Item {
+            queue,
+            oneshot: true,
+            truth: Truth::Idle,
+            running: 0,
+            last_pool: u32::MAX,
+            accepted: 0,
+            ended: 0,
+            cancelled: 0,
+            phases: Vec::new(),
+            bytes: 0,
+            data_cpu: 0,
+            requeue: 0,
+            queued_at: 0,
+            ended_at: 0,
+            issuer_cpu: 0,
+            waiters: Vec::new(),
+            lent: None,
+            timer: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -99,6 +130,11 @@ pub(crate) struct Batch {
     pub(crate) starts: Vec<Time>,
     pub(crate) running: bool,
     pub(crate) phase: u32,
+    /// The issuer's CPU if this worker is kept beside it, how and when it was woken for an item that found the pool at rest, and
+    /// whether its last item was short with nothing behind it (`cmwq_policy::near`).
+    pub(crate) beside: Option<u32>,
+    pub(crate) woken: Option<(Way, Time)>,
+    pub(crate) brief: bool,
 }
 
 /// The time a pool's lock is taken until, and who had it last.
@@ -108,8 +144,44 @@ pub(crate) struct Lock {
     pub(crate) last_cpu: u32,
 }
 
+/// A value that remembers whether somebody could have changed it.
+pub(crate) struct Watched<T> {
+    value: T,
+    touched: bool,
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Watched {
+            value,
+            touched: true,
+        }
+    }
+
+    /// Whether it may have changed since this was asked last.
+    pub(crate) fn take_touched(&mut self) -> bool {
+        std::mem::take(&mut self.touched)
+    }
+}
+
+impl<T> std::ops::Deref for Watched<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> std::ops::DerefMut for Watched<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.touched = true;
+        &mut self.value
+    }
+}
+
 pub(crate) struct PoolSt {
-    pub(crate) pool: Pool<ItemId, u32>,
+    pub(crate) pool: Watched<Pool<ItemId, u32>>,
     pub(crate) cpus: Vec<u32>,
     pub(crate) set: CpuSet,
     pub(crate) node: u32,
@@ -173,6 +245,8 @@ pub(crate) struct QueueSt {
 pub(crate) enum Role {
     /// Load: the n-th issuer.
     Issuer(u32),
+    /// Load: a server's thread.
+    Server(u32),
     /// A worker of a pool, and where it helps now (and whether that is on another node).
     Worker {
         pool: u32,
@@ -195,8 +269,9 @@ pub(crate) struct Wq {
     pub(crate) hedge_ns: u64,
     /// Delayed items.
     pub(crate) timers: TimerWheel<ItemId>,
-    /// For when the wheel is to be looked at; `u64::MAX`: not at all.
-    pub(crate) timers_at: u64,
+    /// For which expiry the wheel is to be looked at, and when somebody does; `u64::MAX`: not at all.
+    pub(crate) timers_due: u64,
+    pub(crate) timers_look: u64,
     /// What flushers waited for: their number, the items outstanding then.
     pub(crate) flushers: HashMap<u32, Vec<(ItemId, u32)>>,
     pub(crate) next_flusher: u32,

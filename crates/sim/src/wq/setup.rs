@@ -1,6 +1,6 @@
 //! Making queues, pools and workers' threads.
 
-use super::{Batch, Kind, Link, Lock, PoolSt, QueueSt, Role};
+use super::{Batch, Kind, Link, Lock, PoolSt, QueueSt, Role, Watched};
 use crate::os::Tid;
 use crate::sim::Sim;
 use cmwq_policy::flush::Flush;
@@ -230,7 +230,7 @@ impl Sim {
         };
         let cursor = self.rng.u32(0..cpus.len() as u32);
         self.wq.pools.push(PoolSt {
-            pool: Pool::new(PoolConfig {
+            pool: Watched::new(Pool::new(PoolConfig {
                 kind,
                 target,
                 max_workers: spec.max_workers,
@@ -239,7 +239,7 @@ impl Sim {
                 hog_extra: target,
                 wake_cost_ns: m.costs.wake + m.costs.switch,
                 ..PoolConfig::default()
-            }),
+            })),
             lock: Lock {
                 free_at: 0,
                 last_cpu: cpus.first().copied().unwrap_or(0),

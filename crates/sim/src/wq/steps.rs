@@ -5,8 +5,14 @@ use crate::os::{Ev, Want};
 use crate::sim::Sim;
 use cmwq_policy::flush::Arm;
 use cmwq_policy::help;
+use cmwq_policy::near::Way;
 use cmwq_policy::pool::{Enqueue, PwqTag, Removed, WorkerId};
 use cmwq_policy::slot::Slot;
+use cmwq_topology::CpuSet;
+use std::sync::Arc;
+
+/// A worker is kept beside an issuer until an item has waited for it this long, as in the runtime.
+const COMPANY_NS: u64 = 500_000;
 
 impl Sim {
     /// Carries out what is owed, or schedules it.
@@ -96,6 +102,11 @@ impl Sim {
                 }
             }
         }
+        if let Some(way) = self.way.take() {
+            want = self.go_beside(p, w, way, cpu, want);
+        } else if st.batches[w as usize].beside.is_some() {
+            self.leave_issuer(p, w);
+        }
         self.charge += self.os.m.costs.wake_call;
         let parked =
             self.os.threads[t as usize].state == crate::os::Tstate::Sleeping && !self.works(t);
@@ -103,6 +114,50 @@ impl Sim {
             self.os.wake(t, Some(cpu), want);
         } else {
             self.os.threads[t as usize].token = true;
+        }
+    }
+
+    /// A worker is woken for an item that found its pool at rest: on its issuer's CPU, where it stays, or wherever the system likes.
+    fn go_beside(&mut self, p: u32, w: WorkerId, way: Way, cpu: u32, want: Want) -> Want {
+        let now = self.os.now;
+        let st = &mut self.wq.pools[p as usize];
+        let (t, b) = (st.threads[w as usize], &mut st.batches[w as usize]);
+        b.woken = Some((way, now));
+        match way {
+            Way::Beside if st.mask.contains(cpu as usize) => {
+                if b.beside.replace(cpu) != Some(cpu) {
+                    self.os.set_mask(t, Arc::new(CpuSet::of(cpu as usize)));
+                }
+                Want::There(cpu)
+            }
+            _ => {
+                self.leave_issuer(p, w);
+                want
+            }
+        }
+    }
+
+    /// The worker may use all CPUs of its pool again.
+    pub(super) fn leave_issuer(&mut self, p: u32, w: WorkerId) {
+        let st = &mut self.wq.pools[p as usize];
+        if st.batches[w as usize].beside.take().is_some() {
+            let (t, mask) = (st.threads[w as usize], Arc::clone(&st.mask));
+            self.os.set_mask(t, mask);
+        }
+    }
+
+    /// The pool's tick: workers that were woken beside an issuer and have not come for long may go elsewhere.
+    pub(crate) fn part_company(&mut self, p: u32) {
+        let now = self.os.now;
+        let st = &self.wq.pools[p as usize];
+        let late: Vec<WorkerId> = (0..st.batches.len() as WorkerId)
+            .filter(|&w| {
+                let b = &st.batches[w as usize];
+                b.beside.is_some() && b.woken.is_some_and(|(_, at)| now - at >= COMPANY_NS)
+            })
+            .collect();
+        for w in late {
+            self.leave_issuer(p, w);
         }
     }
 
@@ -139,8 +194,16 @@ impl Sim {
             issuer_cpu: cpu,
         };
         self.at = cpu;
+        let sleeper = self.issuing.map(|i| &mut self.load.issuers[i as usize]);
+        let sleepy = sleeper.is_some_and(|is| {
+            // It counts up when the thread goes to sleep and when it wakes.
+            let sleeps = self.os.threads[is.tid as usize].sleep_gen / 2;
+            is.sleepy.asked(sleeps)
+        });
+        let way = self.wq.pools[p as usize].pool.way_to_wake(|| sleepy);
         match self.wq.with(p, cpu, |pool, d| pool.enqueue(e, now, d)) {
             Ok(entry) => {
+                self.way = way;
                 assert!(
                     !self.wq.queues[q].draining || chained,
                     "a draining queue refuses"
@@ -155,6 +218,7 @@ impl Sim {
                     self.wq.queues[q].order.push_back(item);
                 }
                 self.run_todo();
+                self.way = None;
                 self.offer(p);
                 true
             }

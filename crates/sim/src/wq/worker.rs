@@ -12,7 +12,7 @@ impl Sim {
         match self.roles[t as usize] {
             Role::Worker { pool, id, away } => Some(away.map_or((pool, id), |(p, w, _)| (p, w))),
             Role::Rescuer { at, .. } => at.map(|(tag, w)| (self.wq.links[tag as usize].pool, w)),
-            Role::Issuer(_) => None,
+            Role::Issuer(_) | Role::Server(_) => None,
         }
     }
 
@@ -37,7 +37,7 @@ impl Sim {
             let busy = match self.roles[t as usize] {
                 Role::Worker { .. } => self.ask_for_work(t, true),
                 Role::Rescuer { .. } => self.rescue(t),
-                Role::Issuer(_) => unreachable!("issuers have their own"),
+                Role::Issuer(_) | Role::Server(_) => unreachable!("they have their own"),
             };
             if !busy {
                 return;
@@ -78,6 +78,16 @@ impl Sim {
     fn do_phase(&mut self, t: Tid, p: u32, w: WorkerId, phase: Phase) -> bool {
         match phase {
             Phase::Burn(ns) => {
+                let extra = std::mem::take(&mut self.charge);
+                self.os.burst(t, ns + extra);
+            }
+            Phase::Drain(n) => {
+                let cpu = self.os.threads[t as usize].cpu;
+                self.at = cpu;
+                let Some(ns) = self.next_command(n, cpu) else {
+                    return false;
+                };
+                self.wq.pools[p as usize].batches[w as usize].phase -= 1; // and again
                 let extra = std::mem::take(&mut self.charge);
                 self.os.burst(t, ns + extra);
             }
@@ -224,6 +234,7 @@ impl Sim {
         let it = &mut self.wq.items[item as usize];
         it.running -= 1;
         it.ended += 1;
+        it.ended_at = self.os.now;
         self.stats.ended += 1;
         self.wake_waiters(item, cpu);
         self.item_done(item, cpu);
@@ -255,7 +266,14 @@ impl Sim {
             away: None,
         };
         let (now, cpu) = (self.os.now, self.at);
+        if !self.wq.pools[pool as usize].batches[id as usize].brief {
+            self.leave_issuer(pool, id);
+        }
         self.charge += lock_cost(&self.os, &mut self.wq.pools[pool as usize].lock, cpu);
+        let st = &mut self.wq.pools[pool as usize];
+        if let Some((way, at)) = st.batches[id as usize].woken.take() {
+            st.pool.came(way, now.saturating_sub(at));
+        }
         let here = Here {
             cpu,
             in_pod: self.wq.pools[pool as usize].set.contains(cpu as usize),
@@ -269,7 +287,10 @@ impl Sim {
         let next = self
             .wq
             .with(pool, cpu, |pl, d| pl.next(id, here, now, &mut out, d));
-        let b = &mut self.wq.pools[pool as usize].batches[id as usize];
+        let st = &mut self.wq.pools[pool as usize];
+        let brief = st.pool.is_brief() && st.pool.waiting() == 0;
+        let b = &mut st.batches[id as usize];
+        b.brief = brief;
         std::mem::swap(&mut b.items, &mut out);
         self.out = out;
         match next {
