@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use super::item::Item;
+use super::receiver::Receiver;
 
 /// Runs work items. One item is one part of a request, as `kcryptd` has one for each part of a bio.
 ///
@@ -24,6 +25,21 @@ pub trait Executor: Send + Sync + 'static {
     /// manages its concurrency lets another item run meanwhile.
     fn blocking(&self, f: &mut dyn FnMut()) {
         f();
+    }
+
+    /// Has a receiver run, turn after turn, until it ends. Called a few times, while the server starts.
+    ///
+    /// # Errors
+    /// Why it cannot be run; the receiver is dropped then.
+    fn receive(&self, receiver: Receiver) -> io::Result<()> {
+        receiver.run_on_thread().map_err(|(e, _)| e)
+    }
+
+    /// How many receivers there should be where the settings do not say: one a CPU, at most 8.
+    fn receivers(&self) -> usize {
+        std::thread::available_parallelism()
+            .map_or(1, |n| n.get())
+            .min(8)
     }
 }
 

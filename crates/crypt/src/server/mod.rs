@@ -12,6 +12,7 @@ mod executor;
 mod item;
 mod listener;
 mod reader;
+mod receiver;
 mod slots;
 mod stats;
 mod workqueue;
@@ -22,7 +23,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::device::Volume;
@@ -34,6 +34,8 @@ pub use executor::{Executor, FixedPool, Inline, ThreadPerItem};
 pub use item::Item;
 use listener::Listener;
 use reader::{Message, Reader, ReaderHandle};
+pub use receiver::Receiver;
+use receiver::Receivers;
 use slots::Slots;
 use stats::Counters;
 pub use stats::Stats;
@@ -242,7 +244,8 @@ impl Shared {
 pub struct Server {
     shared: Arc<Shared>,
     address: Address,
-    threads: Vec<JoinHandle<rustix::io::Result<()>>>,
+    /// `None` once they were waited for.
+    receivers: Option<Arc<Receivers>>,
 }
 
 /// Stops a server, from any thread.
@@ -278,9 +281,7 @@ impl Server {
         let address = listener.address().map_err(StartError::System)?;
         let system = |e: rustix::io::Errno| StartError::System(e.into());
         let readers = match config.readers {
-            0 => std::thread::available_parallelism()
-                .map_or(1, |n| n.get())
-                .min(8),
+            0 => executor.receivers().max(1),
             n => n,
         };
         let handles: Result<Box<[ReaderHandle]>, _> =
@@ -306,10 +307,11 @@ impl Server {
             stopping: AtomicBool::new(false),
             counters: (0..readers).map(|_| Counters::default()).collect(),
         });
-        let mut server = Server {
+        let receivers = Arc::new(Receivers::default());
+        let server = Server {
             shared,
             address,
-            threads: Vec::with_capacity(readers),
+            receivers: Some(Arc::clone(&receivers)),
         };
         // The listening reader starts last, so that an error before leaves no client behind.
         let mut listener = Some(listener);
@@ -317,11 +319,12 @@ impl Server {
             let listener = if index == 0 { listener.take() } else { None };
             let reader =
                 Reader::new(Arc::clone(&server.shared), index, listener).map_err(system)?;
-            let thread = std::thread::Builder::new()
-                .name(format!("crypt-reader-{index}"))
-                .spawn(move || reader.run())
+            let receiver = Receiver::new(reader, &receivers);
+            server
+                .shared
+                .executor
+                .receive(receiver)
                 .map_err(StartError::System)?;
-            server.threads.push(thread);
         }
         Ok(server)
     }
@@ -350,14 +353,10 @@ impl Server {
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        let mut result = Ok(());
-        for thread in self.threads.drain(..) {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) => result = Err(e.into()),
-                Err(_) => result = Err(io::Error::other("a reader thread panicked")),
-            }
-        }
+        let Some(receivers) = self.receivers.take() else {
+            return Ok(());
+        };
+        let result = receivers.wait();
         // A connection handed to a reader that had ended already: nobody will look.
         for reader in &self.shared.readers {
             reader.clear();
@@ -380,7 +379,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.threads.is_empty() {
+        if self.receivers.is_none() {
             return;
         }
         self.shared.stop();
