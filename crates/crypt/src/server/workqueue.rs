@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use cmwq::{Work, Workqueue};
 
+use super::conn::together;
 use super::executor::{Executor, Inline};
 use super::item::Item;
 use super::receiver::Receiver;
@@ -25,6 +26,8 @@ const OWN_BYTES: u64 = 512 << 10;
 /// So many bytes of requests beyond that are given to others: half a millisecond for one CPU. Each wake-up costs 5-10 us and
 /// moves the data of writes to another CPU's cache.
 const GIVEN_BYTES: u64 = 1 << 20;
+/// The replies to so many bytes of requests are sent together.
+const TOGETHER_BYTES: u64 = 128 << 10;
 /// What a small request costs beside a large one, as bytes.
 const LEAST_BYTES: u64 = 8 << 10;
 /// A receiver's item queues itself anew after this long, for others of the pool to have their turn, before it would be taken
@@ -176,15 +179,16 @@ struct Seat {
 impl Seat {
     /// Turns until others should have theirs; false at the receiver's end.
     fn slice(&mut self) -> bool {
-        let mut began = Instant::now();
+        let (mut left, mut began) = (SLICE, Instant::now());
         let mut busy = Count::new(&self.items.receiving);
-        let goes_on = loop {
+        loop {
             if !self.came.is_empty() {
                 // Whatever waits here, others have their turn too.
                 self.receiver.poll(1);
             } else if !self.receiver.poll(self.share) {
                 drop(busy);
                 self.share = SHARE;
+                left = left.saturating_sub(began.elapsed());
                 cmwq::blocking(|| self.receiver.wait(SHARE));
                 busy = Count::new(&self.items.receiving);
                 began = Instant::now();
@@ -192,14 +196,13 @@ impl Seat {
             let goes_on = self.receiver.handle(&mut self.came);
             self.distribute();
             if !goes_on && self.came.is_empty() {
-                break false;
+                return false;
             }
-            if self.items.waiting.load(Ordering::Relaxed) > 0 || began.elapsed() >= SLICE {
-                break true;
+            if self.items.waiting.load(Ordering::Relaxed) > 0 || began.elapsed() >= left {
+                drop(busy);
+                return true;
             }
-        };
-        drop(busy);
-        goes_on
+        }
     }
 
     /// Gives to others what they should run, then runs a part of the rest.
@@ -250,19 +253,28 @@ impl Seat {
     fn run_own(&mut self) {
         let writes = self.own.iter().any(Item::is_plain_write);
         let slept = if writes { sleeps() } else { 0 };
-        for item in self.own.drain(..) {
-            let Err(item) = item.run_if_cached() else {
-                continue;
-            };
-            if item.is_read() {
-                self.items.submit(item);
-                continue;
-            }
-            let began = Instant::now();
-            Inline.submit(item);
-            if began.elapsed() >= SLOW_WRITE && sleeps() != slept {
-                self.slow_until = Some(Instant::now() + SLOW_FOR);
-            }
+        let mut own = self.own.drain(..).peekable();
+        while own.peek().is_some() {
+            together(|| {
+                let mut bytes = 0;
+                while bytes < TOGETHER_BYTES
+                    && let Some(item) = own.next()
+                {
+                    bytes += weight(&item);
+                    let Err(item) = item.run_if_cached() else {
+                        continue;
+                    };
+                    if item.is_read() {
+                        self.items.submit(item);
+                        continue;
+                    }
+                    let began = Instant::now();
+                    Inline.submit(item);
+                    if began.elapsed() >= SLOW_WRITE && sleeps() != slept {
+                        self.slow_until = Some(Instant::now() + SLOW_FOR);
+                    }
+                }
+            });
         }
     }
 }
