@@ -15,7 +15,7 @@ use super::receiver::Receiver;
 /// * Every item is run once, on any thread, at any time, in any order; [`Item::run`] may block on the disk.
 /// * `run` returns the rest of a long request, if any, which is submitted again in its turn (or run at once).
 /// * An item that is dropped instead is answered with an error, so a request is never left without a reply.
-/// * `submit` should not wait for the item, or the connection's reader waits too; it is called by readers, with no lock
+/// * `submit` should not wait for the item, or its connections wait too; it is called by receivers, with no lock
 ///   held, and must not fail: an executor that cannot take an item runs it itself.
 pub trait Executor: Send + Sync + 'static {
     /// Takes an item.
@@ -43,7 +43,7 @@ pub trait Executor: Send + Sync + 'static {
     }
 }
 
-/// Runs each item at once on the reader's own thread.
+/// Runs each item at once on the receiver's own thread.
 #[derive(Debug, Default)]
 pub struct Inline;
 
@@ -57,7 +57,7 @@ impl Executor for Inline {
 }
 
 /// Starts a thread for each item: the plain way to do it, for comparison. Where no thread can be started the item runs on the
-/// reader's thread.
+/// receiver's thread.
 #[derive(Debug, Default)]
 pub struct ThreadPerItem;
 

@@ -1,8 +1,9 @@
 //! The NBD server: sockets, requests in flight and their limits. README.md beside this file lists its invariants.
 //!
-//! A few *readers* wait for all sockets, take requests in and hand their parts, as [`Item`]s, to an [`Executor`]; the thread
-//! that runs an item encrypts or decrypts, reads or writes the device and sends the reply. Replies come in the order in
-//! which requests end. The library handles no signals: [`Stopper`] is for the command's handler.
+//! A few *receivers* wait for all sockets and take requests in; their parts are [`Item`]s, for an [`Executor`] to run. Whoever
+//! runs an item encrypts or decrypts, reads or writes the device and sends the reply. On workqueues ([`OnWorkqueue`]) the receivers
+//! are work items too and run most of what they take in themselves. Replies come in the order in which requests end. The
+//! library handles no signals: [`Stopper`] is for the command's handler.
 
 mod budget;
 mod buffer;
@@ -88,7 +89,7 @@ fn percent(bytes: &[u8], keep_slash: bool) -> String {
 pub struct Config {
     /// The export's name; clients ask for `""` unless told otherwise.
     pub export: String,
-    /// Reader threads; 0: one a CPU, at most 8.
+    /// Receivers; 0: as many as the executor says.
     pub readers: usize,
     /// Clients served at the same time. Beyond, up to [`refused_connections`](Self::refused_connections) are told by an error of
     /// the protocol, and the rest are closed at once. Each takes a descriptor and about 1 KiB, no thread.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -255,7 +256,7 @@ impl Seat {
         let slept = if writes { sleeps() } else { 0 };
         let mut own = self.own.drain(..).peekable();
         while own.peek().is_some() {
-            together(|| {
+            let mut some = || {
                 let mut bytes = 0;
                 while bytes < TOGETHER_BYTES
                     && let Some(item) = own.next()
@@ -274,7 +275,9 @@ impl Seat {
                         self.slow_until = Some(Instant::now() + SLOW_FOR);
                     }
                 }
-            });
+            };
+            // An item that panics answers its request as it is dropped; the connections still need their receiver.
+            let _ = catch_unwind(AssertUnwindSafe(|| together(&mut some)));
         }
     }
 }

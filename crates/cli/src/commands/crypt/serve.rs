@@ -75,13 +75,13 @@ pub(crate) struct Serve {
     /// Start items on the CPU that issued them
     #[arg(long)]
     localize: bool,
-    /// The workqueue's limit of active items; 0: its default
+    /// The workqueue's limit of active items, and the most receivers; 0: its default
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_active: u32,
     /// Run the workqueue as the kernel does: unmanaged, no helping
     #[arg(long)]
     kernel_mode: bool,
-    /// Reader threads; 0: one a CPU, at most 8
+    /// How many take in what clients send, each a work item or, with other executors, a thread; 0: one a CPU, at most 8
     #[arg(long, value_name = "N", default_value_t = 0)]
     readers: usize,
     /// Clients served at the same time
