@@ -18,9 +18,9 @@ use super::receiver::Receiver;
 const SHARE: usize = 4;
 /// ...and the most, while clients send faster than that and a CPU is free to help...
 const MOST_SHARE: usize = 32;
-/// ...which is taken to be so after this many turns in a row, a millisecond or two: a receiver that waits for input is back soon where
-/// all CPUs are in use, and a third worker for two CPUs would only get in their way.
-const STREAK: u32 = 4;
+/// ...which is taken to be so after this many turns in a row, some 5 ms: a receiver that waits for input is back soon where all
+/// CPUs are in use, and a third worker for two CPUs would only get in their way.
+const STREAK: u32 = 16;
 /// A receiver's item runs so many bytes of requests between two looks at its sockets: a quarter of a millisecond, and a quarter of the
 /// cache that a CPU has for itself.
 const OWN_BYTES: u64 = 512 << 10;

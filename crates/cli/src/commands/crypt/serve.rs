@@ -189,7 +189,7 @@ impl Serve {
                         .context("workqueue")
                 };
                 let receivers = (0..self.receivers())
-                    .map(|n| queue(&format!("crypt-receive-{n}"), 1))
+                    .map(|n| queue(&format!("crypt-receive-{n}"), 0))
                     .collect::<anyhow::Result<Vec<_>>>()?;
                 Arc::new(
                     OnWorkqueue::new(queue("crypt", self.max_active)?).with_receivers(receivers),
