@@ -7,9 +7,12 @@
 Needs fio; compares with nbdkit and its luks filter where nbdkit and cryptsetup are installed (Debian: fio nbdkit
 cryptsetup-bin). Traffic goes over Unix sockets in a temporary folder.
 
-Each round starts every server once, in an order that rotates from round to round, runs the same job, ends the server and
-reads its CPU time from the kernel (user and system, all threads, from wait4). fio's own verification takes most of two
-CPUs, so MiB/s say little there; `--verify none` gives runs where the server is the bottleneck.
+Each round starts every server once, in an order that rotates from round to round, runs the same job and ends the server. Its
+CPU time is that of all its threads during the job, from the kernel's clock of the process, less that of the same job with one
+block a connection, run before: neither the start nor the connections (nbdkit's luks filter stretches the passphrase for each; the
+fewest iterations that LUKS1 allows are set) nor the end (`crypt serve` flushes its device, nbdkit does not) is in it. The whole of
+the process, from wait4, is `whole_cpu_s` in the JSON; user and system are parts of that. fio's own verification takes most
+of two CPUs, so MiB/s say little there; `--verify none` gives runs where the server is the bottleneck.
 
 A server is `nbdkit-file`, `nbdkit-luks`, `cmwq-EXECUTOR` or `cmwq-plain-EXECUTOR`; `cmwq-cmwq@PATH` takes another build of
 the command and `cmwq-cmwq+--readers=1` adds arguments of `cmwq crypt serve`, so that builds and settings are compared in the
@@ -56,6 +59,11 @@ def command_for(name, args, folder, sock):
     sys.exit(f"unknown server {name}")
 
 
+def cpu_clock(pid):
+    """CPU seconds of all threads of a process so far, also of those that have ended (clock_getcpuclockid(3))."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 def prepare(args, folder):
     size = args.size_mib << 20
     os.mkdir(os.path.join(folder, "control"), 0o700)
@@ -77,6 +85,21 @@ def prepare(args, folder):
             check=True, capture_output=True)
 
 
+def run_fio(name, sock, jobs, per_job, args, folder):
+    """One run of the job, `per_job` bytes each (None: one block); returns fio's account of it."""
+    span = (args.size_mib << 20) // jobs
+    fio = ["fio", "--name=j", "--ioengine=nbd", f"--uri=nbd+unix:///?socket={sock}", f"--rw={args.rw}",
+           f"--bs={args.bs}", f"--iodepth={args.iodepth}", f"--numjobs={jobs}", f"--size={span}",
+           f"--offset_increment={span}", f"--io_size={per_job or args.bs}", "--group_reporting", "--output-format=json",
+           "--randseed=1"]
+    if args.verify != "none":
+        fio += [f"--verify={args.verify}", "--verify_fatal=1", "--verify_state_save=0"]
+    out = subprocess.run(fio, capture_output=True, text=True, cwd=folder)
+    if out.returncode != 0:
+        sys.exit(f"{name}: fio failed: {out.stderr[-500:]} {out.stdout[-500:]}")
+    return json.loads(out.stdout[out.stdout.index("{"):])["jobs"][0]
+
+
 def run_once(name, jobs, args, folder):
     sock = os.path.join(folder, "s")
     argv = command_for(name, args, folder, sock)
@@ -93,18 +116,12 @@ def run_once(name, jobs, args, folder):
             if os.path.exists(sock):
                 break
             time.sleep(0.01)
-        per_job = args.io_mib // jobs << 20
-        span = (args.size_mib << 20) // jobs
-        fio = ["fio", "--name=j", "--ioengine=nbd", f"--uri=nbd+unix:///?socket={sock}", f"--rw={args.rw}",
-               f"--bs={args.bs}", f"--iodepth={args.iodepth}", f"--numjobs={jobs}", f"--size={span}",
-               f"--offset_increment={span}", f"--io_size={per_job}", "--group_reporting", "--output-format=json",
-               "--randseed=1"]
-        if args.verify != "none":
-            fio += [f"--verify={args.verify}", "--verify_fatal=1", "--verify_state_save=0"]
-        out = subprocess.run(fio, capture_output=True, text=True, cwd=folder)
-        if out.returncode != 0:
-            sys.exit(f"{name}: fio failed: {out.stderr[-500:]} {out.stdout[-500:]}")
-        job = json.loads(out.stdout[out.stdout.index("{"):])["jobs"][0]
+        time.sleep(0.05)
+        began = cpu_clock(server.pid)
+        run_fio(name, sock, jobs, None, args, folder)
+        connected = cpu_clock(server.pid)
+        job = run_fio(name, sock, jobs, args.io_mib // jobs << 20, args, folder)
+        cpu = cpu_clock(server.pid) - connected - (connected - began)
     finally:
         server.send_signal(signal.SIGTERM)
         _, status, usage = os.wait4(server.pid, 0)
@@ -112,10 +129,10 @@ def run_once(name, jobs, args, folder):
         if os.path.exists(sock):
             os.unlink(sock)
     moved = (job["read"]["io_bytes"] + job["write"]["io_bytes"]) / (1 << 20)
-    cpu = usage.ru_utime + usage.ru_stime
+    whole = usage.ru_utime + usage.ru_stime
     return {
         "read_mib_s": job["read"]["bw_bytes"] / (1 << 20), "write_mib_s": job["write"]["bw_bytes"] / (1 << 20),
-        "mib": moved, "cpu_s": cpu, "user_s": usage.ru_utime, "system_s": usage.ru_stime, "cpu_ms_per_mib": cpu * 1000 / moved,
+        "mib": moved, "cpu_s": cpu, "whole_cpu_s": whole, "user_s": usage.ru_utime, "system_s": usage.ru_stime, "cpu_ms_per_mib": cpu * 1000 / moved,
         "switches_per_mib": (usage.ru_nvcsw + usage.ru_nivcsw) / moved,
         "runtime_s": max(job["read"]["runtime"], job["write"]["runtime"]) / 1000,
     }

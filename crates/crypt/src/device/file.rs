@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Seek, SeekFrom};
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -247,6 +247,20 @@ impl Device for FileDevice {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<bool> {
+        if self.kind == Kind::Memory {
+            return self.read_at(offset, buf).map(|()| true);
+        }
+        let wanted = buf.len();
+        let slices = &mut [IoSliceMut::new(buf)];
+        match rustix::io::preadv2(&self.file, slices, offset, ReadWriteFlags::NOWAIT) {
+            // Where only the first part is in memory the system returns that.
+            Ok(n) => Ok(n == wanted),
+            Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn write_at(&self, offset: u64, buf: &[u8], durable: bool) -> io::Result<()> {

@@ -33,6 +33,16 @@ pub trait Device: Send + Sync + 'static {
     /// The system's; `UnexpectedEof` when the file became shorter behind our back.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
+    /// As [`read_at`](Device::read_at) if that needs no wait for the disk; else false, and `buf` holds anything. A device that cannot
+    /// tell always says false.
+    ///
+    /// # Errors
+    /// As `read_at`.
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<bool> {
+        let _ = (offset, buf);
+        Ok(false)
+    }
+
     /// Writes all of `buf` at byte `offset`; with `durable`, on stable storage before it returns.
     ///
     /// # Errors

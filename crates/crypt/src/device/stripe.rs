@@ -5,7 +5,7 @@
 //! its blocks in ascending order of their place in the table, and waits for a lock only while it holds lower ones, so no
 //! two calls can wait for each other.
 
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Bytes of a block.
 pub(crate) const BLOCK: u64 = 4096;
@@ -47,31 +47,47 @@ impl Stripes {
         }
     }
 
-    fn hold<'a, G>(&'a self, offset: u64, len: u64, lock: impl Fn(&'a RwLock<()>) -> G) -> Held<G> {
+    fn hold<'a, G>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        lock: impl Fn(&'a RwLock<()>) -> Option<G>,
+    ) -> Option<Held<G>> {
         let (low, high) = Self::places(offset, len);
         let mut held = Held {
             _small: [const { None }; SMALL],
             _large: Vec::new(),
         };
         for (n, place) in low.chain(high).enumerate() {
-            let guard = lock(&self.0[place as usize]);
+            let guard = lock(&self.0[place as usize])?;
             match held._small.get_mut(n) {
                 Some(slot) => *slot = Some(guard),
                 None => held._large.push(guard),
             }
         }
-        held
+        Some(held)
     }
 
     /// Shares the range with other readers; waits for writers. `len` is 1 to [`MAX_LEN`].
-    pub(crate) fn read(&self, offset: u64, len: u64) -> Held<RwLockReadGuard<'_, ()>> {
-        self.hold(offset, len, |l| l.read().unwrap_or_else(|e| e.into_inner()))
+    pub(crate) fn read(&self, offset: u64, len: u64) -> Option<Held<RwLockReadGuard<'_, ()>>> {
+        self.hold(offset, len, |l| {
+            Some(l.read().unwrap_or_else(|e| e.into_inner()))
+        })
+    }
+
+    /// As [`read`](Self::read), or nothing where a writer has a part of the range.
+    pub(crate) fn try_read(&self, offset: u64, len: u64) -> Option<Held<RwLockReadGuard<'_, ()>>> {
+        self.hold(offset, len, |l| match l.try_read() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        })
     }
 
     /// Has the range alone; waits for readers and writers. `len` is 1 to [`MAX_LEN`].
-    pub(crate) fn write(&self, offset: u64, len: u64) -> Held<RwLockWriteGuard<'_, ()>> {
+    pub(crate) fn write(&self, offset: u64, len: u64) -> Option<Held<RwLockWriteGuard<'_, ()>>> {
         self.hold(offset, len, |l| {
-            l.write().unwrap_or_else(|e| e.into_inner())
+            Some(l.write().unwrap_or_else(|e| e.into_inner()))
         })
     }
 }

@@ -126,6 +126,32 @@ impl Volume {
         }
     }
 
+    /// As [`read`](Self::read) if that needs to wait neither for the disk nor for a write to the same blocks; else false, and
+    /// `buf` holds anything.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<bool> {
+        self.check(offset, buf.len() as u64, false)?;
+        let mut cached = true;
+        Self::pieces(offset, buf.len() as u64, |at, n| {
+            let from = (at - offset) as usize;
+            if cached {
+                cached = match self.stripes.try_read(at, n) {
+                    Some(_held) => self
+                        .device
+                        .read_cached(at, &mut buf[from..from + n as usize])?,
+                    None => false,
+                };
+            }
+            Ok(())
+        })?;
+        if cached && let Some(cipher) = &self.cipher {
+            cipher.decrypt(offset, buf)?;
+        }
+        Ok(cached)
+    }
+
     /// Writes `buf`, plaintext, at byte `offset`; with `durable`, on stable storage before it returns. `buf` holds ciphertext
     /// afterwards: it is encrypted in place, to save a copy. May block on the disk. O(length).
     ///

@@ -2,6 +2,7 @@
 //!
 //! See README.md, "Sending", for why no reply is lost or mixed with another.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -99,6 +100,32 @@ impl Reply {
         });
         n
     }
+}
+
+thread_local! {
+    /// Connections whose replies are held back, while this thread runs requests in [`together`].
+    static HELD: RefCell<Option<Vec<Arc<Conn>>>> = const { RefCell::new(None) };
+}
+
+/// Sends what is held back, also when a request panics.
+struct Held;
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let held = HELD.with_borrow_mut(Option::take);
+        for conn in held.into_iter().flatten() {
+            let out = conn.lock();
+            conn.send(out);
+        }
+    }
+}
+
+/// Runs `f`, and sends the replies of the requests that it carries out when it is through, those of a connection in one go. Until
+/// then this thread is the sender of those connections, so `f` should be short. Not to be nested.
+pub(crate) fn together(f: impl FnOnce()) {
+    HELD.set(Some(Vec::new()));
+    let _held = Held;
+    f();
 }
 
 /// What the reader wants to be told.
@@ -331,12 +358,12 @@ impl Conn {
     }
 
     /// Queues a reply and sends what it can. Never waits for the client. From any thread, with no lock held.
-    pub(crate) fn push(&self, reply: Reply) {
+    pub(crate) fn push(self: &Arc<Self>, reply: Reply) {
         self.push_with(|| reply);
     }
 
     /// As [`push`](Self::push), with a reply made under the lock, so that making and queueing are one step.
-    pub(crate) fn push_with(&self, make: impl FnOnce() -> Reply) {
+    pub(crate) fn push_with(self: &Arc<Self>, make: impl FnOnce() -> Reply) {
         let mut out = self.lock();
         let reply = make();
         if out.dead {
@@ -348,7 +375,16 @@ impl Conn {
             return;
         }
         out.sending = true;
-        self.send(out);
+        let held = HELD.with_borrow_mut(|held| match held {
+            Some(list) => {
+                list.push(Arc::clone(self));
+                true
+            }
+            None => false,
+        });
+        if !held {
+            self.send(out);
+        }
     }
 
     /// Reader only: the socket takes bytes again.

@@ -11,7 +11,7 @@ use super::Shared;
 use super::budget::Waiter;
 use super::buffer::Buffer;
 use super::conn::{Admission, Charge, Conn, Data, Reply};
-use super::item::{Request, charge_of};
+use super::item::{Item, Request, charge_of};
 use crate::nbd::NbdError;
 use crate::nbd::handshake::{Handshake, Step};
 use crate::nbd::reply::ReplyHeader;
@@ -22,10 +22,17 @@ use crate::nbd::request::{Command, HEADER_LEN, Header};
 const READ: usize = 4096;
 /// Bytes of the reader's scratch space: a whole handshake option and one [`READ`], and a good piece to throw away.
 pub(crate) const SCRATCH: usize = 64 << 10;
-/// Reads from one connection before the others have their turn.
-const TURNS: usize = 16;
 /// Buffers filled by one system call.
 const SLICES: usize = 16;
+
+/// What one turn of a receiver takes in.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    /// Parts of requests that were begun, to be run.
+    pub(crate) items: Vec<Item>,
+    /// How often a socket may still be read from in this turn.
+    pub(crate) reads: usize,
+}
 
 /// What a request is to become once there is room for it.
 #[derive(Clone, Copy, Debug)]
@@ -127,8 +134,9 @@ impl Entry {
     }
 
     /// Reads what there is, up to a fair share.
-    pub(crate) fn readable(&mut self, scratch: &mut [u8]) -> Flow {
-        for _ in 0..TURNS {
+    pub(crate) fn readable(&mut self, scratch: &mut [u8], intake: &mut Intake) -> Flow {
+        while intake.reads > 0 {
+            intake.reads -= 1;
             let (got, wanted) = match self.receive(scratch) {
                 Ok(counts) => counts,
                 Err(Errno::AGAIN) => return Flow::Read,
@@ -144,7 +152,7 @@ impl Entry {
             // What was pending lies before what came.
             let start = self.pending.len();
             self.pending.clear();
-            let flow = self.process(&scratch[..start + rest]);
+            let flow = self.process(&scratch[..start + rest], intake);
             if flow != Flow::Read || got < wanted {
                 return flow;
             }
@@ -215,15 +223,15 @@ impl Entry {
     }
 
     /// Takes `input`; what it cannot use yet is kept.
-    fn process(&mut self, mut input: &[u8]) -> Flow {
-        let flow = self.consume(&mut input);
+    fn process(&mut self, mut input: &[u8], intake: &mut Intake) -> Flow {
+        let flow = self.consume(&mut input, intake);
         if flow != Flow::Close {
             self.pending.extend_from_slice(input);
         }
         flow
     }
 
-    fn consume(&mut self, input: &mut &[u8]) -> Flow {
+    fn consume(&mut self, input: &mut &[u8], intake: &mut Intake) -> Flow {
         loop {
             match &mut self.phase {
                 Phase::Handshake(handshake) => {
@@ -273,7 +281,7 @@ impl Entry {
                         charge,
                         stage: Stage::Room,
                     };
-                    if !self.try_begin() {
+                    if !self.try_begin(intake) {
                         return Flow::Pause;
                     }
                 }
@@ -298,7 +306,7 @@ impl Entry {
                     }
                     let (header, charge, parts) = (*header, *charge, std::mem::take(parts));
                     self.phase = Phase::Header;
-                    self.submit(Command::Write, &header, charge, parts);
+                    self.submit(Command::Write, &header, charge, parts, intake);
                 }
                 Phase::Drain {
                     header,
@@ -322,7 +330,7 @@ impl Entry {
     }
 
     /// In `Wait`: goes on as far as there is room. False while there is none; a message comes when there is.
-    fn try_begin(&mut self) -> bool {
+    fn try_begin(&mut self, intake: &mut Intake) -> bool {
         let Phase::Wait { charge, stage, .. } = &mut self.phase else {
             return true;
         };
@@ -340,14 +348,14 @@ impl Entry {
             if !self.conn.shared().budget.acquire(waiter) {
                 return false;
             }
-            self.begin();
+            self.begin(intake);
         }
         // In the stage of the budget only a grant goes on.
         !matches!(self.phase, Phase::Wait { .. })
     }
 
     /// In `Wait`, with room and budget taken.
-    fn begin(&mut self) {
+    fn begin(&mut self, intake: &mut Intake) {
         let Phase::Wait {
             header,
             plan,
@@ -384,16 +392,23 @@ impl Entry {
                     filled: 0,
                 };
             }
-            Plan::Run(command) => self.submit(command, &header, charge, Vec::new()),
+            Plan::Run(command) => self.submit(command, &header, charge, Vec::new(), intake),
         }
     }
 
-    fn submit(&self, command: Command, header: &Header, charge: u64, payload: Vec<Buffer>) {
-        let shared = self.conn.shared();
-        shared.count(self.reader, command, header.length);
-        for item in Request::start(&self.conn, command, header, charge, payload) {
-            shared.executor.submit(item);
-        }
+    fn submit(
+        &self,
+        command: Command,
+        header: &Header,
+        charge: u64,
+        payload: Vec<Buffer>,
+        intake: &mut Intake,
+    ) {
+        self.conn
+            .shared()
+            .count(self.reader, command, header.length);
+        let items = Request::start(&self.conn, command, header, charge, payload);
+        intake.items.extend(items);
     }
 
     fn refuse(&self, header: &Header, error: NbdError) {
@@ -415,7 +430,7 @@ impl Entry {
     }
 
     /// After a message that there is room: takes up where it stopped.
-    pub(crate) fn room(&mut self) -> Flow {
+    pub(crate) fn room(&mut self, intake: &mut Intake) -> Flow {
         if !matches!(
             self.phase,
             Phase::Wait {
@@ -429,15 +444,15 @@ impl Entry {
                 Flow::Read
             };
         }
-        if self.try_begin() {
-            self.resume()
+        if self.try_begin(intake) {
+            self.resume(intake)
         } else {
             Flow::Pause
         }
     }
 
     /// After a grant of `bytes`, which are given back if nobody wants them any more.
-    pub(crate) fn granted(&mut self, bytes: u64) -> Flow {
+    pub(crate) fn granted(&mut self, bytes: u64, intake: &mut Intake) -> Flow {
         if matches!(
             self.phase,
             Phase::Wait {
@@ -445,8 +460,8 @@ impl Entry {
                 ..
             }
         ) {
-            self.begin();
-            return self.resume();
+            self.begin(intake);
+            return self.resume(intake);
         }
         self.conn.shared().release(bytes);
         if self.closing() {
@@ -456,9 +471,9 @@ impl Entry {
         }
     }
 
-    fn resume(&mut self) -> Flow {
+    fn resume(&mut self, intake: &mut Intake) -> Flow {
         let pending = std::mem::take(&mut self.pending);
-        self.process(&pending)
+        self.process(&pending, intake)
     }
 
     /// Stops taking requests. What was not wholly received is forgotten; what is in flight goes on.

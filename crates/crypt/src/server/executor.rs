@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use super::item::Item;
+use super::receiver::Receiver;
 
 /// Runs work items. One item is one part of a request, as `kcryptd` has one for each part of a bio.
 ///
@@ -14,7 +15,7 @@ use super::item::Item;
 /// * Every item is run once, on any thread, at any time, in any order; [`Item::run`] may block on the disk.
 /// * `run` returns the rest of a long request, if any, which is submitted again in its turn (or run at once).
 /// * An item that is dropped instead is answered with an error, so a request is never left without a reply.
-/// * `submit` should not wait for the item, or the connection's reader waits too; it is called by readers, with no lock
+/// * `submit` should not wait for the item, or its connections wait too; it is called by receivers, with no lock
 ///   held, and must not fail: an executor that cannot take an item runs it itself.
 pub trait Executor: Send + Sync + 'static {
     /// Takes an item.
@@ -25,9 +26,24 @@ pub trait Executor: Send + Sync + 'static {
     fn blocking(&self, f: &mut dyn FnMut()) {
         f();
     }
+
+    /// Has a receiver run, turn after turn, until it ends. Called a few times, while the server starts.
+    ///
+    /// # Errors
+    /// Why it cannot be run; the receiver is dropped then.
+    fn receive(&self, receiver: Receiver) -> io::Result<()> {
+        receiver.run_on_thread().map_err(|(e, _)| e)
+    }
+
+    /// How many receivers there should be where the settings do not say: one a CPU, at most 8.
+    fn receivers(&self) -> usize {
+        std::thread::available_parallelism()
+            .map_or(1, |n| n.get())
+            .min(8)
+    }
 }
 
-/// Runs each item at once on the reader's own thread.
+/// Runs each item at once on the receiver's own thread.
 #[derive(Debug, Default)]
 pub struct Inline;
 
@@ -41,7 +57,7 @@ impl Executor for Inline {
 }
 
 /// Starts a thread for each item: the plain way to do it, for comparison. Where no thread can be started the item runs on the
-/// reader's thread.
+/// receiver's thread.
 #[derive(Debug, Default)]
 pub struct ThreadPerItem;
 

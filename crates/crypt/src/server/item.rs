@@ -247,6 +247,51 @@ impl Item {
         matches!(self.request.command, Command::Trim | Command::WriteZeroes)
     }
 
+    /// Bytes that the part moves.
+    pub fn bytes(&self) -> u64 {
+        match self.request.command {
+            Command::Read | Command::Write => self.request.range(self.part).1,
+            _ => 0,
+        }
+    }
+
+    /// Whether its request has other parts.
+    pub fn is_split(&self) -> bool {
+        self.request.parts() > 1
+    }
+
+    /// Whether it is a part of a read.
+    pub fn is_read(&self) -> bool {
+        self.request.command == Command::Read
+    }
+
+    /// Whether it writes to the device and need not wait for stable storage: it blocks only where the system makes writers wait.
+    pub fn is_plain_write(&self) -> bool {
+        self.request.command == Command::Write && self.request.flags & FLAG_FUA == 0
+    }
+
+    /// Carries out a part of a read whose data the system has in memory, as [`run`](Self::run) does.
+    ///
+    /// # Errors
+    /// The item, untouched, if it is something else, or would have to wait for the disk or for a write to the same blocks.
+    pub fn run_if_cached(mut self) -> Result<(), Item> {
+        if self.request.command != Command::Read {
+            return Err(self);
+        }
+        let request = Arc::clone(&self.request);
+        let shared = request.conn.shared();
+        let (offset, len) = request.range(self.part);
+        let mut data = shared.buffers.take(len as usize);
+        let result = match shared.volume.read_cached(offset, &mut data) {
+            Ok(false) => return Err(self),
+            Ok(true) => Ok(data),
+            Err(e) => Err(NbdError::from_io(&e)),
+        };
+        self.ended = true;
+        request.end_read(self.part, result);
+        Ok(())
+    }
+
     /// Carries the part out and, if it is the last of its request, sends the reply as far as the client takes it; the rest of
     /// the reply is sent by the connection's reader. May block on the disk, never on the client. Returns the next part of a
     /// long request, to be submitted again.

@@ -1,8 +1,9 @@
 //! The NBD server: sockets, requests in flight and their limits. README.md beside this file lists its invariants.
 //!
-//! A few *readers* wait for all sockets, take requests in and hand their parts, as [`Item`]s, to an [`Executor`]; the thread
-//! that runs an item encrypts or decrypts, reads or writes the device and sends the reply. Replies come in the order in
-//! which requests end. The library handles no signals: [`Stopper`] is for the command's handler.
+//! A few *receivers* wait for all sockets and take requests in; their parts are [`Item`]s, for an [`Executor`] to run. Whoever
+//! runs an item encrypts or decrypts, reads or writes the device and sends the reply. On workqueues ([`OnWorkqueue`]) the receivers
+//! are work items too and run most of what they take in themselves. Replies come in the order in which requests end. The
+//! library handles no signals: [`Stopper`] is for the command's handler.
 
 mod budget;
 mod buffer;
@@ -12,6 +13,7 @@ mod executor;
 mod item;
 mod listener;
 mod reader;
+mod receiver;
 mod slots;
 mod stats;
 mod workqueue;
@@ -22,7 +24,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::device::Volume;
@@ -34,6 +35,8 @@ pub use executor::{Executor, FixedPool, Inline, ThreadPerItem};
 pub use item::Item;
 use listener::Listener;
 use reader::{Message, Reader, ReaderHandle};
+pub use receiver::Receiver;
+use receiver::Receivers;
 use slots::Slots;
 use stats::Counters;
 pub use stats::Stats;
@@ -86,7 +89,7 @@ fn percent(bytes: &[u8], keep_slash: bool) -> String {
 pub struct Config {
     /// The export's name; clients ask for `""` unless told otherwise.
     pub export: String,
-    /// Reader threads; 0: one a CPU, at most 8.
+    /// Receivers; 0: as many as the executor says.
     pub readers: usize,
     /// Clients served at the same time. Beyond, up to [`refused_connections`](Self::refused_connections) are told by an error of
     /// the protocol, and the rest are closed at once. Each takes a descriptor and about 1 KiB, no thread.
@@ -242,7 +245,8 @@ impl Shared {
 pub struct Server {
     shared: Arc<Shared>,
     address: Address,
-    threads: Vec<JoinHandle<rustix::io::Result<()>>>,
+    /// `None` once they were waited for.
+    receivers: Option<Arc<Receivers>>,
 }
 
 /// Stops a server, from any thread.
@@ -278,9 +282,7 @@ impl Server {
         let address = listener.address().map_err(StartError::System)?;
         let system = |e: rustix::io::Errno| StartError::System(e.into());
         let readers = match config.readers {
-            0 => std::thread::available_parallelism()
-                .map_or(1, |n| n.get())
-                .min(8),
+            0 => executor.receivers().max(1),
             n => n,
         };
         let handles: Result<Box<[ReaderHandle]>, _> =
@@ -306,10 +308,11 @@ impl Server {
             stopping: AtomicBool::new(false),
             counters: (0..readers).map(|_| Counters::default()).collect(),
         });
-        let mut server = Server {
+        let receivers = Arc::new(Receivers::default());
+        let server = Server {
             shared,
             address,
-            threads: Vec::with_capacity(readers),
+            receivers: Some(Arc::clone(&receivers)),
         };
         // The listening reader starts last, so that an error before leaves no client behind.
         let mut listener = Some(listener);
@@ -317,11 +320,12 @@ impl Server {
             let listener = if index == 0 { listener.take() } else { None };
             let reader =
                 Reader::new(Arc::clone(&server.shared), index, listener).map_err(system)?;
-            let thread = std::thread::Builder::new()
-                .name(format!("crypt-reader-{index}"))
-                .spawn(move || reader.run())
+            let receiver = Receiver::new(reader, &receivers);
+            server
+                .shared
+                .executor
+                .receive(receiver)
                 .map_err(StartError::System)?;
-            server.threads.push(thread);
         }
         Ok(server)
     }
@@ -350,14 +354,10 @@ impl Server {
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        let mut result = Ok(());
-        for thread in self.threads.drain(..) {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) => result = Err(e.into()),
-                Err(_) => result = Err(io::Error::other("a reader thread panicked")),
-            }
-        }
+        let Some(receivers) = self.receivers.take() else {
+            return Ok(());
+        };
+        let result = receivers.wait();
         // A connection handed to a reader that had ended already: nobody will look.
         for reader in &self.shared.readers {
             reader.clear();
@@ -380,7 +380,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.threads.is_empty() {
+        if self.receivers.is_none() {
             return;
         }
         self.shared.stop();

@@ -1,6 +1,7 @@
 //! The readers: a few threads that wait for all sockets, take requests in and submit their items.
 
 use std::collections::HashMap;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,9 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::conn::{Conn, Reply};
-use super::entry::{Entry, Flow, Health, SCRATCH};
+use super::entry::{Entry, Flow, Health, Intake, SCRATCH};
+use super::executor::Executor;
+use super::item::Item;
 use super::listener::{Accept, Listener};
 use super::slots::Slot;
 use crate::nbd::handshake::{Handshake, greeting};
@@ -96,6 +99,9 @@ pub(crate) struct Reader {
     next_reader: usize,
     next_token: u64,
     entries: HashMap<u64, Entry>,
+    /// Collected, not handled yet.
+    events: Vec<(u64, EventFlags)>,
+    intake: Intake,
     scratch: Vec<u8>,
     /// When to look for clients that are stuck. `None` while all are quiet: an idle server never wakes.
     next_scan: Option<Instant>,
@@ -126,51 +132,82 @@ impl Reader {
             next_reader: 0,
             next_token: FIRST_CONNECTION,
             entries: HashMap::new(),
+            events: Vec::with_capacity(EVENTS),
+            intake: Intake::default(),
             scratch: vec![0; SCRATCH],
             next_scan: None,
             stop_at: None,
         })
     }
 
-    fn handle(&self) -> &ReaderHandle {
+    fn handle_of_own(&self) -> &ReaderHandle {
         &self.shared.readers[self.index]
     }
 
-    /// Runs until the server stops and all connections are done.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn executor(&self) -> Arc<dyn Executor> {
+        Arc::clone(&self.shared.executor)
+    }
+
+    /// The items of the requests that were taken in, for the caller to take.
+    pub(crate) fn items(&mut self) -> &mut Vec<Item> {
+        &mut self.intake.items
+    }
+
+    /// Whether all reads of the last turn were used: there may be more to read at once.
+    pub(crate) fn has_more(&self) -> bool {
+        self.intake.reads == 0
+    }
+
+    /// Takes the next events, up to `share` and [`EVENTS`], for a turn of as many reads; with `wait`, once there are some or a time limit is due. Whether there are some.
     ///
     /// # Errors
-    /// The system's, from waiting for events: nothing can go on then.
-    pub(crate) fn run(mut self) -> rustix::io::Result<()> {
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
-        loop {
-            let timeout = self.timeout();
-            events.clear();
-            let spare = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.handle().epoll, spare, timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(e),
-            }
-            for event in &events {
-                match event.data.u64() {
-                    WAKE => {
-                        let mut counter = [0; 8];
-                        // Nothing to read means that someone else's wake-up was taken together with this one.
-                        let _ = rustix::io::read(&self.handle().wake, &mut counter);
-                    }
-                    LISTENER => self.accept(),
-                    token => self.event(token, event.flags),
+    /// The system's: nothing can go on then.
+    pub(crate) fn collect(&mut self, wait: bool, share: usize) -> rustix::io::Result<bool> {
+        let timeout = match wait {
+            true => self.timeout(),
+            false => Some(Timespec::default()),
+        };
+        let mut space = [MaybeUninit::uninit(); EVENTS];
+        let space = &mut space[..share.clamp(1, EVENTS)];
+        self.intake.reads = share;
+        let events = match epoll::wait(&self.handle_of_own().epoll, space, timeout.as_ref()) {
+            Ok((events, _)) => &*events,
+            Err(Errno::INTR) => &[],
+            Err(e) => return Err(e),
+        };
+        self.events.clear();
+        self.events
+            .extend(events.iter().map(|e| (e.data.u64(), e.flags)));
+        Ok(!self.events.is_empty())
+    }
+
+    /// Does what the collected events, messages and times ask for. False when the server has stopped and all connections are done.
+    pub(crate) fn handle(&mut self) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        for &(token, flags) in &events {
+            match token {
+                WAKE => {
+                    let mut counter = [0; 8];
+                    // Nothing to read means that someone else's wake-up was taken together with this one.
+                    let _ = rustix::io::read(&self.handle_of_own().wake, &mut counter);
                 }
-            }
-            self.messages();
-            // Ordering: Acquire pairs with the Release of `Shared::stop`; what the stopper did before is seen.
-            if self.shared.stopping.load(Ordering::Acquire) && self.stop_at.is_none() {
-                self.stop();
-            }
-            self.timers();
-            if self.stop_at.is_some() && self.entries.is_empty() {
-                return Ok(());
+                LISTENER => self.accept(),
+                token => self.event(token, flags),
             }
         }
+        events.clear();
+        self.events = events;
+        self.messages();
+        // Ordering: Acquire pairs with the Release of `Shared::stop`; what the stopper did before is seen.
+        if self.shared.stopping.load(Ordering::Acquire) && self.stop_at.is_none() {
+            self.stop();
+        }
+        self.timers();
+        self.stop_at.is_none() || !self.entries.is_empty()
     }
 
     fn timeout(&self) -> Option<Timespec> {
@@ -222,7 +259,12 @@ impl Reader {
     fn listen(&self, flags: EventFlags) {
         if let Some(l) = &self.listener {
             // Cannot fail for a descriptor that is in the set, but for lack of kernel memory; then the next try is due.
-            let _ = epoll::modify(&self.handle().epoll, l, EventData::new_u64(LISTENER), flags);
+            let _ = epoll::modify(
+                &self.handle_of_own().epoll,
+                l,
+                EventData::new_u64(LISTENER),
+                flags,
+            );
         }
     }
 
@@ -235,7 +277,7 @@ impl Reader {
         let refused = slot.refused();
         let conn = Conn::new(Arc::clone(&self.shared), socket, self.index, token, slot);
         let added = epoll::add(
-            &self.handle().epoll,
+            &self.handle_of_own().epoll,
             &conn.socket,
             EventData::new_u64(token),
             EventFlags::IN,
@@ -277,7 +319,7 @@ impl Reader {
             entry.conn.writable();
         }
         if entry.reading() && (gone || flags.contains(EventFlags::IN)) {
-            let flow = entry.readable(&mut self.scratch);
+            let flow = entry.readable(&mut self.scratch, &mut self.intake);
             self.go_on(token, flow, true);
         } else if gone {
             // Nobody is there to read a reply, and what waits for room was not begun.
@@ -311,7 +353,7 @@ impl Reader {
         if let Some(entry) = self.entries.remove(&token) {
             entry.conn.kill();
             // Fails only if it is not there, which is what is wanted.
-            let _ = epoll::delete(&self.handle().epoll, &entry.conn.socket);
+            let _ = epoll::delete(&self.handle_of_own().epoll, &entry.conn.socket);
             // Requests in flight still hold the socket; the client need not wait for them to see the end.
             let _ = rustix::net::shutdown(&entry.conn.socket, rustix::net::Shutdown::Both);
         }
@@ -320,7 +362,7 @@ impl Reader {
     fn messages(&mut self) {
         let messages = {
             let mut inbox = self
-                .handle()
+                .handle_of_own()
                 .inbox
                 .lock()
                 .unwrap_or_else(|e| e.into_inner());
@@ -331,13 +373,13 @@ impl Reader {
                 Message::Connection(socket, slot) => self.connection(socket, slot),
                 Message::Room(token) => {
                     if let Some(entry) = self.entries.get_mut(&token) {
-                        let flow = entry.room();
+                        let flow = entry.room(&mut self.intake);
                         self.go_on(token, flow, false);
                     }
                 }
                 Message::Granted(token, bytes) => match self.entries.get_mut(&token) {
                     Some(entry) => {
-                        let flow = entry.granted(bytes);
+                        let flow = entry.granted(bytes, &mut self.intake);
                         self.go_on(token, flow, false);
                     }
                     None => self.shared.release(bytes),

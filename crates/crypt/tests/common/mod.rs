@@ -53,7 +53,16 @@ pub fn executors() -> Vec<(&'static str, Arc<dyn Executor>)> {
                 cmwq::Workqueue::builder("crypt").build().unwrap(),
             )),
         ),
+        ("cmwq that receives", receiving(1)),
+        ("cmwq that receives twice", receiving(2)),
     ]
+}
+
+/// A workqueue whose receivers are work items too.
+pub fn receiving(n: usize) -> Arc<dyn Executor> {
+    let queue = |name: &str| cmwq::Workqueue::builder(name).build().unwrap();
+    let receivers = (0..n).map(|_| queue("receive")).collect();
+    Arc::new(OnWorkqueue::new(queue("crypt")).with_receivers(receivers))
 }
 
 /// A server on a Unix socket in a folder of its own.

@@ -75,13 +75,13 @@ pub(crate) struct Serve {
     /// Start items on the CPU that issued them
     #[arg(long)]
     localize: bool,
-    /// The workqueue's limit of active items; 0: its default
+    /// The workqueue's limit of active items, and the most receivers; 0: its default
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_active: u32,
     /// Run the workqueue as the kernel does: unmanaged, no helping
     #[arg(long)]
     kernel_mode: bool,
-    /// Reader threads; 0: one a CPU, at most 8
+    /// How many take in what clients send, each a work item or, with other executors, a thread; 0: one a CPU, at most 8
     #[arg(long, value_name = "N", default_value_t = 0)]
     readers: usize,
     /// Clients served at the same time
@@ -176,17 +176,24 @@ impl Serve {
     fn executor(&self) -> anyhow::Result<Arc<dyn Executor>> {
         Ok(match self.executor {
             Runner::Cmwq => {
-                let wq = Workqueue::builder("crypt")
-                    .affinity_scope(self.scope)
-                    .affinity_strict(self.strict)
-                    .localize(self.localize)
-                    .max_active(self.max_active)
-                    .kernel_mode(self.kernel_mode)
-                    // Whoever starts the server with a nice means its workers too.
-                    .nice(own_nice())
-                    .build()
-                    .context("workqueue")?;
-                Arc::new(OnWorkqueue::new(wq))
+                let queue = |name: &str, max_active: u32| {
+                    Workqueue::builder(name)
+                        .affinity_scope(self.scope)
+                        .affinity_strict(self.strict)
+                        .localize(self.localize)
+                        .max_active(max_active)
+                        .kernel_mode(self.kernel_mode)
+                        // Whoever starts the server with a nice means its workers too.
+                        .nice(own_nice())
+                        .build()
+                        .context("workqueue")
+                };
+                let receivers = (0..self.receivers())
+                    .map(|n| queue(&format!("crypt-receive-{n}"), 0))
+                    .collect::<anyhow::Result<Vec<_>>>()?;
+                Arc::new(
+                    OnWorkqueue::new(queue("crypt", self.max_active)?).with_receivers(receivers),
+                )
             }
             Runner::Inline => Arc::new(Inline),
             Runner::Thread => Arc::new(ThreadPerItem),
@@ -195,6 +202,18 @@ impl Serve {
                 Arc::new(FixedPool::new(threads).context("threads of the pool")?)
             }
         })
+    }
+
+    /// How many items take in what clients send and run it: one a CPU, and not more than items may be active.
+    fn receivers(&self) -> usize {
+        if self.readers > 0 {
+            return self.readers;
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        match self.max_active {
+            0 => cpus.min(8),
+            most => cpus.min(8).min(most as usize),
+        }
     }
 
     fn volume(&self) -> anyhow::Result<Volume> {
