@@ -21,6 +21,9 @@ use std::time::Duration;
 const FRUITLESS: u32 = 8;
 /// Ticks after a call that come sooner.
 const HURRIED: u32 = 3;
+/// After calls in a row for which nothing was found, up to so many slow periods pass before the next call is heard: a load whose
+/// items wait now and then and never block calls all the time, and a tick looks into `/proc`.
+const LONGEST_DEAF: u32 = 15;
 /// A pool without waiting items leaves the list after this many ticks: a load with short pauses does not wake the service
 /// each time.
 const QUIET: u32 = 25;
@@ -70,8 +73,46 @@ enum Scope {
 #[derive(Default)]
 struct Buffers {
     noted: Vec<confirm::Noted>,
-    /// Ticks since the service was last woken by somebody.
-    since_called: u32,
+    calls: Calls,
+}
+
+/// Calls that end the service's longer sleeps, and whether they are worth it.
+#[derive(Default)]
+struct Calls {
+    /// Ticks since the last one.
+    ticks: u32,
+    /// Something was found since then.
+    found: bool,
+    /// So many in a row were for nothing.
+    vain: u32,
+    /// Slow periods until one is heard again.
+    deaf: u32,
+}
+
+impl Calls {
+    /// The service was woken by somebody.
+    fn came(&mut self) {
+        self.vain = if std::mem::take(&mut self.found) {
+            0
+        } else {
+            self.vain.saturating_add(1)
+        };
+        self.ticks = 0;
+        let doubled = 1_u32 << self.vain.saturating_sub(1).min(LONGEST_DEAF.ilog2() + 1);
+        self.deaf = (doubled - 1).min(LONGEST_DEAF);
+    }
+
+    /// Ticks soon after a call come sooner still.
+    fn are_recent(&self) -> bool {
+        self.ticks < HURRIED
+    }
+
+    /// The service sleeps for a slow period: whether a call ends it.
+    fn are_heard(&mut self) -> bool {
+        let heard = self.deaf == 0;
+        self.deaf = self.deaf.saturating_sub(1);
+        heard
+    }
 }
 
 impl Detect {
@@ -148,8 +189,8 @@ impl Detect {
         let again = self.tick_once(rt, buffers)?;
         // Called just now: what blocks then does so soon, before sentinels are there or in place of those that starve.
         let hurry: [u32; HURRIED as usize] = [4, 4, 2];
-        let hurry = hurry.get(buffers.since_called as usize).copied();
-        buffers.since_called = buffers.since_called.saturating_add(1);
+        let hurry = hurry.get(buffers.calls.ticks as usize).copied();
+        buffers.calls.ticks = buffers.calls.ticks.saturating_add(1);
         match hurry {
             Some(part) if again <= 4 * self.switches.period => {
                 self.bell.dozing.store(false, Ordering::Relaxed);
@@ -177,7 +218,7 @@ impl Detect {
                 Scope::Asked
             } else {
                 state.last_full = now;
-                if buffers.since_called < HURRIED {
+                if buffers.calls.are_recent() {
                     Scope::Running
                 } else {
                     Scope::All
@@ -190,7 +231,7 @@ impl Detect {
             if asleep_too_long {
                 a.stall.touch(now);
             }
-            match self.tick_pool(rt, a, asked, scope, buffers) {
+            match self.tick_pool(rt, a, asked, scope, now, buffers) {
                 Some(found) => {
                     fruitful |= found;
                     a.quiet < QUIET || !self.disarm(a.pool)
@@ -212,6 +253,7 @@ impl Detect {
                 state.armed.push(a);
             }
         }
+        buffers.calls.found |= fruitful;
         state.fruitless = if fruitful {
             0
         } else {
@@ -222,7 +264,8 @@ impl Detect {
         drop(state);
         let later = self.cull_and_retire(rt, now, busy);
         if waiting {
-            self.bell.dozing.store(slow, Ordering::Relaxed);
+            let heard = slow && buffers.calls.are_heard();
+            self.bell.dozing.store(heard, Ordering::Relaxed);
             return Some(self.switches.period * if slow { 4 } else { 1 });
         }
         later
@@ -244,6 +287,7 @@ impl Detect {
         a: &mut Armed,
         asked: Option<u32>,
         scope: Scope,
+        now: Time,
         buffers: &mut Buffers,
     ) -> Option<bool> {
         let pool = a.pool;
@@ -290,7 +334,7 @@ impl Detect {
         } else {
             0
         };
-        watchdog::look(rt, pool, &mut a.stall);
+        watchdog::look(rt, pool, &mut a.stall, now);
         let on_service = self.service_tid.load(Ordering::Relaxed) != 0;
         if on_service && (a.quiet == 0 || a.new) {
             a.new = false;
@@ -494,11 +538,34 @@ pub(crate) fn service_main(weak: &Weak<RtInner>, bell: &Bell) {
             }
         };
         if called {
-            buffers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .since_called = 0;
+            let mut b = buffers.lock().unwrap_or_else(PoisonError::into_inner);
+            b.calls.came();
         }
         bell.dozing.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// For how many slow periods in a row no call is heard.
+    fn deaf(calls: &mut Calls) -> u32 {
+        (0..).find(|_| calls.are_heard()).unwrap_or(u32::MAX)
+    }
+
+    #[test]
+    fn calls_for_nothing_are_heard_ever_more_rarely_until_one_finds_something() {
+        let mut calls = Calls::default();
+        let mut all = Vec::new();
+        for _ in 0..7 {
+            calls.came();
+            assert!(calls.are_recent());
+            all.push(deaf(&mut calls));
+        }
+        assert_eq!(all, [0, 1, 3, 7, 15, 15, 15]);
+        calls.found = true;
+        calls.came();
+        assert_eq!(deaf(&mut calls), 0);
     }
 }

@@ -94,14 +94,14 @@ struct Seen {
     workers: Vec<(Arc<WorkerShared>, WorkerState, Time, String)>,
 }
 
-/// Looks at one pool.
-pub(super) fn look(rt: &RtInner, pool: &'static RtPool, stall: &mut Stall) {
+/// Looks at one pool. `now`: when the tick began: should the machine stand still in the middle of it, that counts with the next
+/// tick, which is late and says so.
+pub(super) fn look(rt: &RtInner, pool: &'static RtPool, stall: &mut Stall, now: Time) {
     let threshold = rt.detect.watchdog_ns.load(Ordering::Relaxed);
     if threshold == 0 {
         return;
     }
     let touched = stall.touched.max(rt.detect.touched.load(Ordering::Relaxed));
-    let now = rt.time.now();
     // A read without believing it: the lock is taken anyway, the rest only if it looks bad.
     let seen = pool.inspect(|inner| {
         let p = &inner.policy;

@@ -69,7 +69,7 @@ impl<T: Token, W> Pool<T, W> {
         self.near.choose(sleepy(), self.average_run_ns)
     }
 
-    /// The worker that was woken beside its issuer, if it is all that is at work. O([`FEW`]).
+    /// The worker that was woken beside its issuer, if it is all that is at work. O(1): none if the pool has more than 16 workers.
     #[inline]
     pub fn lone_worker(&self) -> Option<WorkerId> {
         let alone = self.counts.running + self.counts.waking == 1 && self.counts.attached == 0;
