@@ -56,6 +56,8 @@ pub(crate) struct WorkerShared {
     /// The name of the reusable item that ran last, and its address for the worker to see whether it must be changed.
     name: Mutex<&'static str>,
     name_key: AtomicPtr<u8>,
+    /// The NUMA node where its memory was written first, and so is.
+    node: u32,
 }
 
 /// Records of workers that have left, for further ones. A record's memory is never given back, so that a sentinel, which may
@@ -80,6 +82,7 @@ pub(crate) const DESCRIPTION_BYTES: usize = 31;
 impl WorkerShared {
     pub(crate) fn new() -> WorkerShared {
         WorkerShared {
+            node: cpu::current_node(),
             parker: Parker::new(),
             batch: BatchWord::new(),
             tid: AtomicI32::new(0),
@@ -104,13 +107,17 @@ impl WorkerShared {
         }
     }
 
-    /// A record for a worker of a pool.
+    /// A record for a worker of a pool, in the memory of the NUMA node where the caller is. O(spare records of other nodes).
     pub(crate) fn obtain() -> Arc<WorkerShared> {
         if cfg!(any(loom, shuttle)) {
             return Arc::new(WorkerShared::new());
         }
-        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.unwrap_or_else(|| Arc::new(WorkerShared::new()))
+        let node = cpu::current_node();
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = spare.iter().rposition(|w| w.node == node);
+        let found = at.map(|i| spare.swap_remove(i));
+        drop(spare);
+        found.unwrap_or_else(|| Arc::new(WorkerShared::new()))
     }
 
     /// The worker has left: its record waits for another one.
@@ -261,8 +268,10 @@ impl WorkerShared {
 
 /// The body of a worker thread: joins the pool, works, leaves.
 pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthReason) {
-    let shared = WorkerShared::obtain();
     let tid = cpu::gettid();
+    // In its pod first: what it writes to from now on, its stack and its record, is that node's memory.
+    rt.place_worker(pool, tid);
+    let shared = WorkerShared::obtain();
     shared.tid.store(tid, Ordering::Relaxed);
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
         unreachable!("a pool that asked for a worker stays until it came or failed")
