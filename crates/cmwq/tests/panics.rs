@@ -124,11 +124,16 @@ fn drop_glue_that_panics_is_contained() {
         gate.open();
         // Of what a work captured, dropped by its last run.
         let bad = BadDrop("of a work");
+        let gate = Gate::new();
+        let g = gate.clone();
         let w = Work::new(move |_| {
             let _ = &bad;
+            g.pass();
         });
         wq.queue(&w).unwrap();
+        // Were it over by now, this would be the last handle, and the panic the caller's.
         drop(w);
+        gate.open();
         // Of a payload.
         drop(wq.spawn(|| std::panic::panic_any(BadDrop("a payload"))));
         let h = wq.spawn(|| std::panic::panic_any(BadDrop("a joined payload")));
