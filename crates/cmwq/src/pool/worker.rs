@@ -270,14 +270,14 @@ impl WorkerShared {
 pub(crate) fn worker_main(pool: &'static RtPool, rt: &Arc<RtInner>, why: BirthReason) {
     let tid = cpu::gettid();
     // In its pod first: what it writes to from now on, its stack and its record, is that node's memory.
-    rt.place_worker(pool, tid);
+    let placed_for = rt.place_worker(pool, tid);
     let shared = WorkerShared::obtain();
     shared.tid.store(tid, Ordering::Relaxed);
     let Some(pod) = pool.inspect(|inner| inner.key.as_ref().map(|k| k.pod())) else {
         unreachable!("a pool that asked for a worker stays until it came or failed")
     };
     rt.detect.prepare(&shared);
-    let placed_for = rt.place_worker_of(pool, &shared);
+    rt.note_place(pool, &shared, &placed_for);
     let now = rt.time.now();
     let (id, own) = pool.inspect(|inner| {
         let id = inner.policy.worker_started(tid as u64, now);

@@ -73,12 +73,18 @@ impl RtInner {
     pub(crate) fn place_worker_of(&self, pool: &RtPool, shared: &WorkerShared) -> Arc<Machine> {
         let tid = shared.tid.load(Ordering::Relaxed);
         let machine = self.place_worker(pool, tid);
+        self.note_place(pool, shared, &machine);
+        machine
+    }
+
+    /// Tells those who move the worker for a moment which mask [`place_worker`](Self::place_worker) has given it.
+    pub(crate) fn note_place(&self, pool: &RtPool, shared: &WorkerShared, machine: &Machine) {
         if let Some(key) = pool.key_hint() {
-            let mask = wish(&key, &machine);
+            let tid = shared.tid.load(Ordering::Relaxed);
+            let mask = wish(&key, machine);
             shared.place.remember(tid, &mask_words(&mask));
             shared.company.end();
         }
-        machine
     }
 
     /// The mask that the pool's workers have; none if the pool is not in use.

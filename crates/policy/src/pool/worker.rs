@@ -374,13 +374,13 @@ impl<T: Token, W> Pool<T, W> {
             return true;
         }
         let head = self.worklist.head();
-        let mut cost = self.config.wake_cost_ns * at_work;
+        let mut cost = self.config.wake_cost_ns;
         if at_work == 1 && self.near.is_beside() {
             cost *= BESIDE_PATIENCE;
         }
         let waiting = (self.worklist.len() + self.expected) as u64;
-        waiting * self.average_run_ns >= cost
-            || now.saturating_sub(self.entries[head].active_at) >= cost / at_work
+        waiting * self.average_run_ns >= cost * at_work
+            || now.saturating_sub(self.entries[head].active_at) >= cost
     }
 
     /// Wakes the most recently idle worker, or asks for a new one, if one more is needed and pays. One is on its way at a time: it
