@@ -9,11 +9,14 @@
 //! cpuset makes of the one that was set says that somebody has changed all of the process's threads (`taskset -a`). The mask of
 //! the main thread says nothing: programs pin it for reasons of their own.
 //!
+//! The system itself changes masks too while a CPU goes or comes, some milliseconds before or after it says so elsewhere. Masks
+//! are therefore compared on the online CPUs only, and a difference is believed when a second look finds the same one.
+//!
 //! - V1: asleep without a timeout only after `asleep` was set and no worker had stirred since: a worker that stirs sets `stirred`
 //!   and then reads `asleep`, the thread sets `asleep` and then reads `stirred`; both sequentially consistent, so one sees the
 //!   other.
 
-use super::placing::{expected, mask_of, mask_words};
+use super::placing::{Suspicion, expected, mask_words, other_mask};
 use super::{Machine, RtInner};
 use crate::shim::leaf::OnceLock;
 use crate::shim::leaf::{Mutex, PoisonError};
@@ -27,8 +30,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often it looks while items run.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often it looks while items run: with [`BELIEF`] a second in all.
+const LOOK: Duration = Duration::from_millis(900);
+/// How long a mask must have been another one than the runtime set before somebody outside is taken to have set it. Taking a
+/// CPU offline or back takes 18-36 ms (the write to its `online` file, measured on a two-CPU guest beside builds).
+pub(super) const BELIEF: Duration = Duration::from_millis(100);
 /// When it looks first. A look takes a millisecond of CPU time, and a runtime's first worker usually has better use for it.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// It needs little stack, but reading files takes some.
@@ -133,13 +139,13 @@ fn main(weak: &Weak<RtInner>, live: &Arc<Live>) {
     };
     let mut watch: Option<CgroupWatch> = None;
     let mut watched_group = None;
-    let mut own_wish: Option<CpuSet> = None;
-    let mut last_look = Duration::ZERO;
+    let mut probe = Probe::default();
+    let mut next_look = Duration::ZERO;
     let mut watch_failed = false;
     let mut must_look = true;
     // From now on a mask that is set from outside differs from what was wished.
     if let Some(rt) = weak.upgrade() {
-        rt.wish(&mut own_wish);
+        rt.wish(&mut probe);
     }
     if sleeper.sleep(None, Some(FIRST_LOOK)).is_err() {
         return;
@@ -148,8 +154,7 @@ fn main(weak: &Weak<RtInner>, live: &Arc<Live>) {
         let timeout = {
             let Some(rt) = weak.upgrade() else { return };
             if must_look {
-                let group = rt.look(&mut own_wish);
-                last_look = monotonic();
+                let group = rt.look(&mut probe);
                 if watch.is_none() || watched_group != group {
                     watched_group = group;
                     watch = match CgroupWatch::own() {
@@ -164,13 +169,14 @@ fn main(weak: &Weak<RtInner>, live: &Arc<Live>) {
                         }
                     };
                     // What was written between the look and the watch.
-                    rt.look(&mut own_wish);
+                    rt.look(&mut probe);
                 }
+                next_look = monotonic() + if probe.suspects() { BELIEF } else { LOOK };
             }
             // Ordering: SeqCst, here and below: V1.
-            let active = live.stirred.swap(false, Ordering::SeqCst) || rt.has_work();
-            if active {
-                Some((last_look + LOOK).saturating_sub(monotonic()))
+            let stirred = live.stirred.swap(false, Ordering::SeqCst);
+            if stirred || probe.suspects() || rt.has_work() {
+                Some(next_look.saturating_sub(monotonic()))
             } else {
                 // Ordering: SeqCst, all three: V1.
                 live.asleep.store(true, Ordering::SeqCst);
@@ -195,7 +201,7 @@ fn main(weak: &Weak<RtInner>, live: &Arc<Live>) {
         if live.stop.load(Ordering::Acquire) {
             return;
         }
-        must_look = roused.readable || monotonic() >= last_look + LOOK;
+        must_look = roused.readable || monotonic() >= next_look;
         if roused.readable {
             match watch.as_ref().map(CgroupWatch::drain) {
                 Some(Ok(changes)) if !changes.stale => {}
@@ -206,6 +212,24 @@ fn main(weak: &Weak<RtInner>, live: &Arc<Live>) {
     }
 }
 
+/// The thread as the probe for masks that are set from outside.
+#[derive(Default)]
+struct Probe {
+    /// The mask that it asked for.
+    wish: Option<CpuSet>,
+    /// Its own mask was another one than that at the last look.
+    own: Suspicion,
+    /// Workers whose mask was another one than their pool's at the last look.
+    workers: Vec<(i32, Suspicion)>,
+}
+
+impl Probe {
+    /// Something is to be looked at once more soon.
+    fn suspects(&self) -> bool {
+        self.own.is_some() || !self.workers.is_empty()
+    }
+}
+
 impl RtInner {
     fn has_work(&self) -> bool {
         self.pools()
@@ -213,44 +237,43 @@ impl RtInner {
             .any(|p| p.inspect(|inner| inner.policy.entries() > 0))
     }
 
-    /// Reads what the process may use and follows it. By the thread of this file only, whose own wished mask is `own_wish`.
+    /// Reads what the process may use and follows it. By the thread of this file only.
     /// Returns the cgroup that the cpuset was read from.
-    fn look(self: &Arc<Self>, own_wish: &mut Option<CpuSet>) -> Option<std::path::PathBuf> {
+    fn look(self: &Arc<Self>, probe: &mut Probe) -> Option<std::path::PathBuf> {
         let old = self.machine.load_full();
         let mut process = ProcessCpus::current();
         let mut affinity = old.affinity.clone();
-        if let Some(wish) = own_wish {
-            // Read before and after: if the cpuset is the same, a mask that does not follow from it was set from outside.
-            let own = mask_of(0);
-            let again = ProcessCpus::current();
+        if let Some(wish) = &probe.wish {
             let now = old.changed(self.topology_now(&old), affinity.clone(), &process);
-            if again.cpuset == process.cpuset
-                && let Some(own) = own
-                && own != expected(wish, &now)
-                && mask_of(0).is_some_and(|m| m == own)
-            {
+            let own = other_mask(0, &expected(wish, &now), &now);
+            // Read before and after: if the cpuset is the same, a mask that does not follow from it was set from outside.
+            let again = ProcessCpus::current();
+            if again.cpuset != process.cpuset {
+                probe.own.clear();
+            } else if let Some(own) = probe.own.believe(own, monotonic()) {
                 affinity = (!now.cpuset.is_subset(&own)).then_some(own);
             }
             process = again;
         }
         let group = process.cpuset_group.clone();
         self.follow(&process, affinity);
-        self.wish(own_wish);
-        self.adopt_moved(&self.machine.load_full());
+        self.wish(probe);
+        self.adopt_moved(&self.machine.load_full(), &mut probe.workers);
         group
     }
 
     /// The calling thread is the probe for the process's affinity: its mask is set to what the runtime takes that for.
-    fn wish(&self, own_wish: &mut Option<CpuSet>) {
+    fn wish(&self, probe: &mut Probe) {
         let machine = self.machine.load();
         let wish = machine
             .affinity
             .clone()
             .unwrap_or_else(|| machine.topology.possible().clone());
-        if own_wish.as_ref() != Some(&wish) {
+        if probe.wish.as_ref() != Some(&wish) {
             // A refusal means that the cpuset has none of them; then the system's choice stays, and `expected` says the same.
             let _ = cpu::set_affinity(0, &mask_words(&wish));
-            *own_wish = Some(wish);
+            probe.wish = Some(wish);
+            probe.own.clear();
         }
     }
 

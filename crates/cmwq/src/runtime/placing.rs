@@ -3,14 +3,17 @@
 //! The wish for a worker is its pod, cut to the affinity that the process's starter wished for. A cpuset is left to the system,
 //! which cuts every wish to it by itself, also later: a mask is never read back and written.
 
+use super::live::BELIEF;
 use super::{Machine, RtInner};
 use crate::control::probe;
 use crate::pool::{PoolKey, RtPool, WorkerShared};
-use crate::sys::cpu;
+use crate::sys::clock::monotonic;
+use crate::sys::{cpu, procstat};
 use cmwq_policy::pool::{WorkerId, WorkerKind};
 use cmwq_topology::{CpuSet, masks};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The mask to ask for.
 fn wish(key: &PoolKey, machine: &Machine) -> CpuSet {
@@ -196,8 +199,10 @@ impl RtInner {
     }
 
     /// Looks for workers whose mask somebody else has set, at most [`LOOK`] of them: they are left alone from then on, and
-    /// counted. The machine is the one that was read a moment ago.
-    pub(crate) fn adopt_moved(&self, machine: &Arc<Machine>) {
+    /// counted. The machine is the one that was read a moment ago; `suspects` are those that looked so at the look before, and
+    /// after it those that are to be looked at again.
+    pub(super) fn adopt_moved(&self, machine: &Arc<Machine>, suspects: &mut Vec<(i32, Suspicion)>) {
+        let before = std::mem::take(suspects);
         let mut left = LOOK;
         for pool in self.pools() {
             let Some(key) = pool.key_hint() else { continue };
@@ -209,34 +214,67 @@ impl RtInner {
                 left -= 1;
                 let _held = shared.evidence.hold();
                 let tid = shared.tid.load(Ordering::Relaxed);
-                let busy_elsewhere = shared.widened.load(Ordering::Relaxed)
-                    || shared.homed.load(Ordering::Relaxed)
-                    || shared.place.is_narrowed()
-                    || shared.adopted.load(Ordering::Relaxed);
-                if busy_elsewhere || tid == 0 {
+                let busy_elsewhere = || {
+                    shared.widened.load(Ordering::Relaxed)
+                        || shared.homed.load(Ordering::Relaxed)
+                        || shared.place.is_narrowed()
+                        || shared.adopted.load(Ordering::Relaxed)
+                };
+                if tid == 0 || busy_elsewhere() {
                     continue;
                 }
-                let Some(now) = mask_of(tid) else { continue };
-                // It may be on its way home, or gone: look once more, and only at the same worker of the same machine.
-                let moved = now != expected
-                    && Arc::ptr_eq(machine, &self.machine.load())
-                    && !shared.widened.load(Ordering::Relaxed)
-                    && !shared.homed.load(Ordering::Relaxed)
-                    && !shared.place.is_narrowed()
-                    && mask_of(tid).is_some_and(|m| m != expected)
+                let Some(now) = other_mask(tid, &expected, machine) else {
+                    continue;
+                };
+                // It may be on its way home, or gone: only the same worker of the same machine.
+                let settled = Arc::ptr_eq(machine, &self.machine.load())
+                    && !busy_elsewhere()
                     && own_workers(pool)
                         .iter()
                         .any(|(i, s)| *i == id && Arc::ptr_eq(s, &shared));
-                if moved {
-                    shared.adopted.store(true, Ordering::Relaxed);
-                    self.adopted.fetch_add(1, Ordering::Relaxed);
-                    self.warn(format!(
-                        "thread {tid} runs on CPUs {} because somebody else has set that; it is left alone",
-                        now.list()
-                    ));
+                if !settled {
+                    continue;
                 }
+                let mut suspicion = before
+                    .iter()
+                    .find(|s| s.0 == tid)
+                    .map_or_else(Suspicion::default, |s| s.1.clone());
+                let Some(now) = suspicion.believe(Some(now), monotonic()) else {
+                    suspects.push((tid, suspicion));
+                    continue;
+                };
+                shared.adopted.store(true, Ordering::Relaxed);
+                self.adopted.fetch_add(1, Ordering::Relaxed);
+                self.warn(format!(
+                    "thread {tid} runs on CPUs {} because somebody else has set that; it is left alone",
+                    now.list()
+                ));
             }
         }
+    }
+}
+
+/// A mask other than the one that was set, since when.
+#[derive(Clone, Default)]
+pub(super) struct Suspicion(Option<(CpuSet, Duration)>);
+
+impl Suspicion {
+    pub(super) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Takes what was found at a look; returns it if it has been the same for [`BELIEF`].
+    pub(super) fn believe(&mut self, found: Option<CpuSet>, now: Duration) -> Option<CpuSet> {
+        let since = match (&self.0, &found) {
+            (Some((mask, since)), Some(f)) if mask == f => *since,
+            _ => now,
+        };
+        self.0 = found.map(|f| (f, since));
+        self.0.take_if(|_| now - since >= BELIEF).map(|s| s.0)
     }
 }
 
@@ -264,14 +302,26 @@ pub(super) fn expected(wish: &CpuSet, machine: &Machine) -> CpuSet {
     }
 }
 
-/// The CPUs that a thread may use now; none if it is gone.
-pub(super) fn mask_of(tid: i32) -> Option<CpuSet> {
-    let words = cpu::affinity(tid).ok()?;
+/// The thread's mask if it is not the expected one on the CPUs that are online; none if it is, or if the thread is gone.
+///
+/// `sched_getaffinity` leaves out CPUs that are on their way up or down before anything else says so; `/proc` has the mask as it
+/// was set, but reading it takes 20 us. So that is asked only if the first answer differs.
+pub(super) fn other_mask(tid: i32, expected: &CpuSet, machine: &Machine) -> Option<CpuSet> {
+    let differs = |m: &CpuSet| m.intersection(machine.topology.online()) != *expected;
+    let active = from_words(&cpu::affinity(tid).ok()?);
+    if !differs(&active) {
+        return None;
+    }
+    let mask = procstat::allowed_cpus(tid).unwrap_or(active);
+    differs(&mask).then_some(mask)
+}
+
+fn from_words(words: &[u64]) -> CpuSet {
     let mut set = CpuSet::new();
-    for c in cpu::members(&words) {
+    for c in cpu::members(words) {
         set.insert(c as usize);
     }
-    Some(set)
+    set
 }
 
 /// The mask as words for the system call.
@@ -281,4 +331,25 @@ pub(crate) fn mask_words(set: &CpuSet) -> Vec<u64> {
         words[cpu / 64] |= 1 << (cpu % 64);
     }
     words
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_is_believed_when_it_has_stayed_the_same() {
+        let mask = |list| Some(CpuSet::parse_list(list).unwrap());
+        let mut s = Suspicion::default();
+        let t = Duration::from_secs(1);
+        assert_eq!(s.believe(mask("0"), t), None);
+        assert!(s.is_some());
+        assert_eq!(s.believe(mask("0"), t + BELIEF / 2), None);
+        assert_eq!(s.believe(mask("1"), t + BELIEF), None, "another one");
+        assert_eq!(s.believe(mask("1"), t + 2 * BELIEF), mask("1"));
+        assert!(!s.is_some(), "it has served");
+        assert_eq!(s.believe(mask("1"), t + 3 * BELIEF), None);
+        assert_eq!(s.believe(None, t + 4 * BELIEF), None, "all is as set again");
+        assert_eq!(s.believe(mask("1"), t + 5 * BELIEF), None);
+    }
 }

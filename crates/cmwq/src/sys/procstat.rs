@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Subject, SysError};
+use cmwq_topology::CpuSet;
 
 /// What a thread is doing, by its state letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -196,6 +197,19 @@ impl StallReport {
             name: text("comm"),
         }
     }
+}
+
+/// The CPUs that thread `tid` (0: the caller) may use, those included that are offline or on their way; none without `/proc`, or
+/// if the thread is gone. 20 us.
+pub(crate) fn allowed_cpus(tid: i32) -> Option<CpuSet> {
+    let path = match tid {
+        0 => PathBuf::from("/proc/thread-self/status"),
+        _ => task_file(Path::new("/proc"), tid, "status"),
+    };
+    let status = std::fs::read(path).ok()?;
+    let mut lines = status.split(|b| *b == b'\n');
+    let list = lines.find_map(|l| l.strip_prefix(b"Cpus_allowed_list:"))?;
+    CpuSet::parse_list(std::str::from_utf8(list).ok()?.trim()).ok()
 }
 
 /// Which process this is.

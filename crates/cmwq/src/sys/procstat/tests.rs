@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::sys::cpu::{gettid, own_cpu_time};
+use crate::sys::cpu::{self, gettid, own_cpu_time};
 
 const TAIL: &str = " 1 2 2 0 -1 4194304 95 0 0 0 11 22 0 0 20 0 1 0 1044 2584576 192 18446744073709551615 1 1 0 0 0 0 0 \
                     4096 0 0 0 0 17 5 0 0 0 0 0 0 0 0 0 0 0 0 0";
@@ -155,4 +155,26 @@ fn without_proc_there_is_a_reason_and_no_panic() {
     let stat = ThreadStat::open_in(empty.path(), 1).unwrap();
     assert_eq!(stat.state(), ThreadState::Unknown);
     assert_eq!(stat.read().unwrap_err().errno(), rustix::io::Errno::BADMSG);
+}
+
+#[test]
+fn the_mask_in_proc_is_the_one_that_was_set() {
+    let by_call = cpu::affinity(0).unwrap();
+    let Some(all) = allowed_cpus(0) else {
+        println!("skipped: no /proc");
+        return;
+    };
+    let by_call: Vec<usize> = cpu::members(&by_call).map(|c| c as usize).collect();
+    assert!(
+        by_call.iter().all(|c| all.contains(*c)),
+        "{by_call:?} {all:?}"
+    );
+    let one = u32::try_from(by_call[0]).unwrap();
+    cpu::set_affinity(0, &cpu::single(one).unwrap()).unwrap();
+    assert_eq!(
+        allowed_cpus(0).unwrap().iter().collect::<Vec<_>>(),
+        [by_call[0]]
+    );
+    assert_eq!(allowed_cpus(gettid()), allowed_cpus(0));
+    assert_eq!(allowed_cpus(i32::MAX), None);
 }
