@@ -13,4 +13,4 @@ if [ ${#tests[@]} -eq 0 ]; then
     tests=(soak asynchronous attributes cancelling delayed disabling draining freezing limits ordered panics queueing scope seeded
         system_queues waiting)
 fi
-sanitized address "" "--skip a_long_chain_of_joins --skip nasty --skip a_waker_that_panics" "${tests[@]}"
+sanitized address "--cfg asan" "--skip a_long_chain_of_joins --skip nasty --skip a_waker_that_panics" "${tests[@]}"

@@ -10,6 +10,7 @@
 //! - C4: a waiter that set SLEEPER before COMPLETE came is woken by the one who sets COMPLETE; a waker stored before COMPLETE
 //!   came is called (the bit WAKER says that there is one; COMPLETE is set only in a state without WAKER).
 
+use super::memory;
 use crate::error::{JoinError, quietly};
 use crate::item::{Dropped, Header, ItemPtr, VTable, never_strays, type_name_of};
 use crate::shim::UnsafeCell;
@@ -173,9 +174,8 @@ where
     }
 
     unsafe fn free(cell: NonNull<Shared>) {
-        // SAFETY: exactly one party frees (C3); the cell came from `Box`.
-        let boxed = unsafe { Box::from_raw(cell.cast::<Cell<F, T>>().as_ptr()) };
-        let Cell { shared, stage } = *boxed;
+        // SAFETY: exactly one party frees (C3); the cell was made by `new_task`.
+        let Cell { shared, stage } = unsafe { memory::unbox(cell.cast::<Cell<F, T>>()) };
         drop_quietly(shared);
         drop_quietly(stage.into_inner());
     }
@@ -242,7 +242,7 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    let cell = Box::new(Cell::<F, T> {
+    let cell = memory::boxed(Cell::<F, T> {
         shared: Shared {
             header: Header::new(Word::IN_TRANSIT, &Kind::<F, T>::VTABLE),
             state: Futex::new(HANDLE),
@@ -250,7 +250,7 @@ where
         },
         stage: UnsafeCell::new(Stage::Closure(f)),
     });
-    let shared = NonNull::from(Box::leak(cell)).cast::<Shared>();
+    let shared = cell.cast::<Shared>();
     (
         ItemPtr::new(shared.cast()),
         TaskRef {
@@ -272,8 +272,8 @@ where
     let cell = item.as_ptr().cast::<Cell<F, T>>();
     std::mem::forget(task);
     // SAFETY: nobody else knows the cell.
-    let boxed = unsafe { Box::from_raw(cell.as_ptr()) };
-    match boxed.stage.into_inner() {
+    let cell = unsafe { memory::unbox(cell) };
+    match cell.stage.into_inner() {
         Stage::Closure(f) => f,
         _ => unreachable!("it was not queued"),
     }

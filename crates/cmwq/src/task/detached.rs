@@ -4,13 +4,13 @@
 //! freed before the closure has returned: the running thread may still look at the header.
 
 use super::cell::drop_quietly;
+use super::memory;
 use crate::item::{Dropped, Header, ItemPtr, VTable, never_strays, type_name_of};
 use crate::shim::UnsafeCell;
 use cmwq_policy::word::Word;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
 
 #[repr(C)]
 struct Cell<F> {
@@ -41,8 +41,8 @@ impl<F: FnOnce() + Send> Kind<F> {
             crate::current::count_panic();
             crate::runtime::report_panic(std::any::type_name::<F>(), payload);
         }
-        // SAFETY: from `Box`, and the owner is through with it; the closure was taken out.
-        drop(unsafe { Box::from_raw(cell.as_ptr()) });
+        // SAFETY: the owner is through with it; the closure was taken out.
+        unsafe { memory::free(cell) };
     }
 
     unsafe fn discard(item: ItemPtr, _: Dropped) {
@@ -55,11 +55,11 @@ impl<F: FnOnce() + Send> Kind<F> {
 
 /// Makes the item for the queue.
 pub(crate) fn new_detached<F: FnOnce() + Send>(f: F) -> ItemPtr {
-    let cell = Box::new(Cell {
+    let cell = memory::boxed(Cell {
         header: Header::new(Word::IN_TRANSIT, &Kind::<F>::VTABLE),
         func: UnsafeCell::new(ManuallyDrop::new(f)),
     });
-    ItemPtr::new(NonNull::from(Box::leak(cell)).cast())
+    ItemPtr::new(cell.cast())
 }
 
 /// Takes the closure back out and frees the cell.
@@ -67,8 +67,8 @@ pub(crate) fn new_detached<F: FnOnce() + Send>(f: F) -> ItemPtr {
 /// # Safety
 /// The item is one of `new_detached::<F>`; the caller owns it and does not use it again.
 pub(crate) unsafe fn take_back<F>(item: ItemPtr) -> F {
-    // SAFETY: from `Box`, and the caller owns it.
-    let cell = unsafe { Box::from_raw(item.as_ptr().cast::<Cell<F>>().as_ptr()) };
+    // SAFETY: made by `new_detached`, and the caller owns it.
+    let cell = unsafe { memory::unbox(item.as_ptr().cast::<Cell<F>>()) };
     ManuallyDrop::into_inner(cell.func.into_inner())
 }
 

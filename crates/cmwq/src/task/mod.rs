@@ -3,6 +3,7 @@
 mod cell;
 mod detached;
 mod join;
+mod memory;
 #[cfg(all(test, loom))]
 mod models;
 
