@@ -227,6 +227,12 @@ impl<T: Token, W> Pool<T, W> {
                 break;
             }
             let e = &self.entries[id];
+            let near = e.issuer_cpu == here.cpu;
+            // What is far is taken alone: near ones may come meanwhile.
+            let far = !near && self.near_first();
+            if far && !out.is_empty() {
+                break;
+            }
             let (pwq, item, oneshot) = (e.pwq, e.item, e.oneshot);
             if !oneshot {
                 if let Some(other) = self.busy_worker(item) {
@@ -246,7 +252,8 @@ impl<T: Token, W> Pool<T, W> {
             }
             self.entries.unlink(&mut self.worklist, id);
             self.put_taken(w, id, out);
-            if alone {
+            self.note_taken(w, near, now);
+            if alone || far {
                 break;
             }
         }
