@@ -346,7 +346,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         let widened = std::mem::take(&mut went_home);
         let homed = shared.homed.load(Ordering::Relaxed);
         let mut looked_at = 0;
-        let (mut lone, mut lets_on) = (false, false);
+        let mut lone = false;
         // Where its waker goes on, a wake-up takes as long as that does: that is not to be measured.
         let elsewhere = shared.woken_from.load(Ordering::Relaxed) != on;
         let (next, at) = pool.step_for_items(&mut todo, |p, drv| {
@@ -365,7 +365,6 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
                 lone = batch.len() == 1 && p.waiting() == 0;
-                lets_on = p.lets_issuer_on(*worker, now);
                 if homed {
                     p.count_repatriated(*worker);
                 }
@@ -400,9 +399,6 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                     return;
                 }
                 helper::make_room(context, &mut looked);
-                if lets_on {
-                    let_issuer_on(context);
-                }
                 went_home = shared.widened.load(Ordering::Relaxed) && rt.narrow(pool, shared);
             }
             Next::Idle => {
@@ -466,17 +462,6 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
             }
         }
     }
-}
-
-/// Lets whoever else wants this CPU have it. What was done is counted out first: it may take as long as a slice.
-#[cold]
-fn let_issuer_on(context: &WorkerContext) {
-    let pool = context.pool;
-    pool.with(|p, drv| {
-        let now = drv.now();
-        p.finish(context.worker, now, drv);
-    });
-    crate::sys::sched::yield_now();
 }
 
 fn run_batch(rt: &RtInner, batch: &[Taken<crate::item::ItemPtr>], shared: &WorkerShared) {

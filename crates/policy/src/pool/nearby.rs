@@ -10,9 +10,6 @@ const NEAR_RUN_NS: u64 = 5_000;
 const NEAR_SCAN: usize = 16;
 /// An item may be overtaken by near ones that came at most this much later.
 const NEAR_LEAD_NS: u64 = 2_000_000;
-/// For so long after an item was queued on a CPU its issuer is taken to be still there: some slices of the system's scheduler (2.8 ms
-/// on two CPUs, Linux 6.18).
-const ISSUER_NS: u64 = 10_000_000;
 /// How many idle workers are looked at for a near one.
 const IDLE_SCAN: usize = 4;
 /// Among more workers than this nobody is looked for.
@@ -41,26 +38,6 @@ impl<T: Token, W> Pool<T, W> {
         };
         let mut few = self.entries.ids(&self.worklist).take(NEAR_SCAN);
         few.find(near).unwrap_or(head)
-    }
-
-    /// The worker takes an item that was queued on this CPU, or not.
-    #[inline]
-    pub(super) fn note_taken(&mut self, w: WorkerId, near: bool, now: Time) {
-        let near_first = self.near_first();
-        let worker = &mut self.workers[w];
-        worker.far = near_first && !near;
-        if near_first && near {
-            worker.near_at = now;
-        }
-    }
-
-    /// Whether a worker that has run its batch should offer the CPU to others before it takes more: it found nothing that was queued
-    /// here, but had a short time ago, so that whoever queues here may be waiting for this CPU. Only beside an issuer: a worker
-    /// whose CPU is not queued on goes on with what was queued elsewhere.
-    #[inline]
-    pub fn lets_issuer_on(&self, w: WorkerId, now: Time) -> bool {
-        let worker = &self.workers[w];
-        worker.far && worker.near_at != 0 && now.saturating_sub(worker.near_at) < ISSUER_NS
     }
 
     /// The idle worker to wake: the most recent one, or one among the first few that ran last where the first item was queued. If
@@ -281,24 +258,6 @@ mod tests {
         assert!(p.is_brief(), "three that wait, and one");
         queue(&mut p, q, 3, 0, &mut d);
         assert!(!p.is_brief());
-    }
-
-    #[test]
-    fn a_worker_that_runs_out_of_near_items_lets_their_issuer_on() {
-        let (mut p, q, mut d, w) = mixed(50_000, 1);
-        assert_eq!(takes(&mut p, w, THERE, 0, &mut d), [0]);
-        assert!(!p.lets_issuer_on(w, 0), "nobody has queued there");
-        queue_on(1, &mut p, q, 1, 10_000, &mut d);
-        queue_on(0, &mut p, q, 2, 10_000, &mut d);
-        assert_eq!(takes(&mut p, w, THERE, 20_000, &mut d), [1]);
-        assert!(!p.lets_issuer_on(w, 20_000), "more may be there");
-        assert_eq!(takes(&mut p, w, THERE, 60_000, &mut d), [2]);
-        assert!(p.lets_issuer_on(w, 110_000));
-        assert!(!p.lets_issuer_on(w, 20_000 + ISSUER_NS), "it has gone");
-        p.average_run_ns = NEAR_RUN_NS / 2;
-        queue_on(0, &mut p, q, 3, 120_000, &mut d);
-        takes(&mut p, w, THERE, 120_000, &mut d);
-        assert!(!p.lets_issuer_on(w, 120_000), "too short for that");
     }
 
     #[test]

@@ -227,9 +227,8 @@ impl<T: Token, W> Pool<T, W> {
                 break;
             }
             let e = &self.entries[id];
-            let near = e.issuer_cpu == here.cpu;
             // What is far is taken alone: near ones may come meanwhile.
-            let far = !near && self.near_first();
+            let far = e.issuer_cpu != here.cpu && self.near_first();
             if far && !out.is_empty() {
                 break;
             }
@@ -252,7 +251,6 @@ impl<T: Token, W> Pool<T, W> {
             }
             self.entries.unlink(&mut self.worklist, id);
             self.put_taken(w, id, out);
-            self.note_taken(w, near, now);
             if alone || far {
                 break;
             }

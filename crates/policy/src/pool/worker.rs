@@ -163,10 +163,6 @@ pub struct Worker<T> {
     pub(super) idle_since: Time,
     /// The CPU where it took its last batch.
     pub cpu: u32,
-    /// Its last item was queued on another CPU although it looked for one from here.
-    pub(super) far: bool,
-    /// When it last took one from where it was; 0: never.
-    pub(super) near_at: Time,
     /// When it was made.
     pub born: Time,
     /// Counted as a hog that adds an extra worker (unbound pools).
@@ -281,8 +277,6 @@ impl<T: Token, W> Pool<T, W> {
             busy_item: None,
             busy_next: NIL,
             private: List::default(),
-            far: false,
-            near_at: 0,
             idle_since: now,
             cpu: u32::MAX,
             born: now,
