@@ -324,7 +324,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     let mut woken_at = 0;
     let mut went_home = false;
     let mut looked = 0;
-    // Its last item was a short one, and nothing waited behind it.
+    // Its last item was a short one, and little waited behind it.
     let mut brief = false;
     let mut crowded_until: Time = 0;
     loop {
@@ -356,7 +356,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                 p.came(way, now.saturating_sub(at));
             }
             let next = p.next(*worker, here, now, &mut batch, drv);
-            brief = p.is_brief() && p.waiting() == 0;
+            brief = p.is_brief();
             if next == Next::Run {
                 shared.batch.publish(batch.len(), now);
                 lone = batch.len() == 1 && p.waiting() == 0;

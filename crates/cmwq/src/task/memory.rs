@@ -146,6 +146,8 @@ impl Magazine {
 struct Rack {
     loaded: Box<Magazine>,
     other: Box<Magazine>,
+    /// For how many blocks more the depot is not asked, since it had nothing, or no room, a moment ago.
+    discouraged: u32,
 }
 
 struct Racks([Option<Rack>; CLASSES.len()]);
@@ -195,19 +197,21 @@ thread_local! {
     static RACKS: RefCell<Racks> = const { RefCell::new(Racks([const { None }; CLASSES.len()])) };
 }
 
-/// The calling thread's rack of the class, if it has one. None in the last moments of a thread, and inside a global allocator
+/// What `f` finds in the calling thread's rack of the class. None in the last moments of a thread, and inside a global allocator
 /// that itself queues items.
 #[inline]
-fn with_rack<R>(class: usize, f: impl FnOnce(&mut Option<Rack>) -> Option<R>) -> Option<R> {
-    let with = |r: &RefCell<Racks>| f(&mut r.try_borrow_mut().ok()?.0[class]);
+fn with_rack<R>(class: usize, f: impl FnOnce(&mut Rack) -> Option<R>) -> Option<R> {
+    let with = |r: &RefCell<Racks>| {
+        let racks = &mut r.try_borrow_mut().ok()?.0;
+        f(racks[class].get_or_insert_with(Rack::new))
+    };
     RACKS.try_with(with).ok().flatten()
 }
 
 #[inline]
 fn take(class: usize) -> NonNull<u8> {
-    let kept = with_rack(class, |rack| match rack {
-        Some(r) => r.loaded.pop().or_else(|| r.reload(class)),
-        None => fetch_first(class, rack),
+    let kept = with_rack(class, |rack| {
+        rack.loaded.pop().or_else(|| rack.reload(class))
     });
     kept.unwrap_or_else(|| allocate(class))
 }
@@ -216,7 +220,6 @@ fn take(class: usize) -> NonNull<u8> {
 fn give(class: usize, block: NonNull<u8>) {
     let mut left = Some(block);
     with_rack(class, |rack| {
-        let rack = rack.get_or_insert_with(Rack::new);
         let block = left.take()?;
         let Err(block) = rack.loaded.push(block) else {
             return Some(());
@@ -229,22 +232,27 @@ fn give(class: usize, block: NonNull<u8>) {
     }
 }
 
-/// A thread that has never freed a cell: only a full magazine gives it a rack.
-#[cold]
-fn fetch_first(class: usize, rack: &mut Option<Rack>) -> Option<NonNull<u8>> {
-    let full = with_exchange(class, |e| e.full.pop())?;
-    let rack = rack.insert(Rack::new());
-    rack.loaded = full;
-    rack.loaded.pop()
-}
-
 impl Rack {
     #[cold]
     fn new() -> Rack {
         Rack {
             loaded: Magazine::new(),
             other: Magazine::new(),
+            discouraged: 0,
         }
+    }
+
+    /// The depot's answer; none as well for the next [`LOT`] blocks after it had none.
+    fn ask<R>(&mut self, f: impl FnOnce(&mut Rack) -> Option<R>) -> Option<R> {
+        if self.discouraged > 0 {
+            self.discouraged -= 1;
+            return None;
+        }
+        let answer = f(self);
+        if answer.is_none() {
+            self.discouraged = LOT as u32;
+        }
+        answer
     }
 
     /// The loaded magazine is empty: the other one, or a full one from the depot.
@@ -252,13 +260,15 @@ impl Rack {
     fn reload(&mut self, class: usize) -> Option<NonNull<u8>> {
         if self.other.len == 0 {
             // What is left over is dropped when the lock is free again.
-            let _left = with_exchange(class, |e| {
-                let empty = std::mem::replace(&mut self.other, e.full.pop()?);
-                if e.empty.len() >= KEPT {
-                    return Some(Some(empty));
-                }
-                e.empty.push(empty);
-                Some(None)
+            let _left = self.ask(|rack| {
+                with_exchange(class, |e| {
+                    let empty = std::mem::replace(&mut rack.other, e.full.pop()?);
+                    if e.empty.len() >= KEPT {
+                        return Some(Some(empty));
+                    }
+                    e.empty.push(empty);
+                    Some(None)
+                })
             });
         }
         std::mem::swap(&mut self.loaded, &mut self.other);
@@ -270,13 +280,15 @@ impl Rack {
     #[cold]
     fn unload(&mut self, class: usize, block: NonNull<u8>) -> Option<NonNull<u8>> {
         if self.other.len == LOT {
-            with_exchange(class, |e| {
-                if e.full.len() >= KEPT {
-                    return None;
-                }
-                let empty = e.empty.pop().unwrap_or_else(Magazine::new);
-                e.full.push(std::mem::replace(&mut self.other, empty));
-                Some(())
+            self.ask(|rack| {
+                with_exchange(class, |e| {
+                    if e.full.len() >= KEPT {
+                        return None;
+                    }
+                    let empty = e.empty.pop().unwrap_or_else(Magazine::new);
+                    e.full.push(std::mem::replace(&mut rack.other, empty));
+                    Some(())
+                })
             });
         }
         std::mem::swap(&mut self.loaded, &mut self.other);
@@ -384,7 +396,6 @@ mod tests {
             unsafe { free(p) };
         }
         with_rack(1, |rack| {
-            let rack = rack.as_ref()?;
             assert!(rack.loaded.len <= LOT && rack.other.len <= LOT);
             Some(())
         })

@@ -88,10 +88,12 @@ impl<T: Token, W> Pool<T, W> {
         self.near.learned(way, ns);
     }
 
-    /// Whether items are so short, on average, that they may be run beside their issuer.
+    /// Whether one more item and what waits are so short, by what items have taken of late, that a worker may do them beside their
+    /// issuer.
     #[inline]
     pub fn is_brief(&self) -> bool {
-        self.average_run_ns <= BRIEF_NS
+        let items = 1 + (self.worklist.len() + self.expected) as u64;
+        items.saturating_mul(self.average_run_ns) <= BRIEF_NS
     }
 }
 
@@ -240,5 +242,18 @@ mod tests {
             queue(&mut p, q, i, 0, &mut d);
             assert_eq!(p.waiting() + p.expected, 2);
         }
+    }
+
+    #[test]
+    fn what_waits_is_brief_as_a_whole() {
+        let (mut p, q, mut d) = pool(true);
+        p.average_run_ns = BRIEF_NS / 4;
+        for i in 0..3 {
+            assert!(p.is_brief());
+            queue(&mut p, q, i, 0, &mut d);
+        }
+        assert!(p.is_brief(), "three that wait, and one");
+        queue(&mut p, q, 3, 0, &mut d);
+        assert!(!p.is_brief());
     }
 }

@@ -288,7 +288,7 @@ impl Sim {
             .wq
             .with(pool, cpu, |pl, d| pl.next(id, here, now, &mut out, d));
         let st = &mut self.wq.pools[pool as usize];
-        let brief = st.pool.is_brief() && st.pool.waiting() == 0;
+        let brief = st.pool.is_brief();
         let b = &mut st.batches[id as usize];
         b.brief = brief;
         std::mem::swap(&mut b.items, &mut out);
