@@ -5,7 +5,8 @@
 
 use std::ffi::c_int;
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use aws_lc_sys as lc;
 use crossbeam_utils::CachePadded;
@@ -60,7 +61,6 @@ impl Context {
 
     /// Works on one sector in place.
     fn sector(&mut self, tweak: &[u8; 16], sector: &mut [u8]) -> Result<(), LibraryError> {
-        let len = c_int::try_from(sector.len()).map_err(|_| LibraryError)?;
         // SAFETY: the context is live and keyed for this direction; the IV is the 16 bytes which XTS reads; cipher and
         // key stay as they are when null.
         let ok = unsafe {
@@ -76,16 +76,13 @@ impl Context {
         if ok != 1 {
             return Err(LibraryError);
         }
-        let mut written: c_int = 0;
         let data = sector.as_mut_ptr();
-        // SAFETY: input and output are the same `len` writable bytes, which the library allows; XTS writes as many bytes
-        // as it reads.
-        let ok = unsafe { lc::EVP_CipherUpdate(self.raw.as_ptr(), data, &mut written, data, len) };
-        if ok == 1 && written == len {
-            Ok(())
-        } else {
-            Err(LibraryError)
-        }
+        // `EVP_Cipher` and not `EVP_CipherUpdate`, which does the same here with more checks on the way: 10 ns of 85 for a sector of
+        // 512 bytes.
+        // SAFETY: input and output are the same writable bytes of the given length, which the library allows; XTS writes as many
+        // bytes as it reads.
+        let ok = unsafe { lc::EVP_Cipher(self.raw.as_ptr(), data, data, sector.len()) };
+        if ok == 1 { Ok(()) } else { Err(LibraryError) }
     }
 }
 
@@ -101,17 +98,86 @@ const SHARDS: usize = 32;
 /// Idle contexts kept in one shard; more are freed. Concurrent users of one CPU are few.
 const KEEP: usize = 8;
 
-#[derive(Default)]
+/// Tweaks made in one go. The library reads 16 bytes at once, which the CPU cannot forward from two stores of 8 that are still
+/// on their way: made one by one, each takes 12 ns longer.
+const AHEAD: usize = 16;
+
+/// Idle contexts of one direction and shard.
+struct Idle {
+    direction: Direction,
+    /// The one to take first, or null: two atomic steps for whoever is alone on its CPU. Owned by the cell while it is in there.
+    first: AtomicPtr<lc::EVP_CIPHER_CTX>,
+    more: Mutex<Vec<Context>>,
+}
+
+impl Idle {
+    fn new(direction: Direction) -> Idle {
+        Idle {
+            direction,
+            first: AtomicPtr::new(null_mut()),
+            more: Mutex::default(),
+        }
+    }
+
+    fn take(&self) -> Option<Context> {
+        // Ordering: Acquire pairs with the Release in `put`: the context's memory is seen as its last user left it.
+        let raw = self.first.swap(null_mut(), Ordering::Acquire);
+        match NonNull::new(raw) {
+            Some(raw) => Some(Context {
+                raw,
+                direction: self.direction,
+            }),
+            None => self.list().pop(),
+        }
+    }
+
+    /// Takes it over, or frees it where there are enough. Its direction is this one's.
+    fn put(&self, context: Context) {
+        debug_assert_eq!(context.direction, self.direction);
+        let raw = context.raw.as_ptr();
+        // Ordering: Release pairs with the Acquire in `take`. Where another one is there nothing is read through it.
+        let put =
+            self.first
+                .compare_exchange(null_mut(), raw, Ordering::Release, Ordering::Relaxed);
+        if put.is_ok() {
+            // The cell owns it now.
+            std::mem::forget(context);
+            return;
+        }
+        let mut list = self.list();
+        if list.len() < KEEP {
+            list.push(context);
+        }
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Context>> {
+        self.more.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
 struct Shard {
-    encrypt: Vec<Context>,
-    decrypt: Vec<Context>,
+    encrypt: Idle,
+    decrypt: Idle,
 }
 
 impl Shard {
-    fn list(&mut self, direction: Direction) -> &mut Vec<Context> {
+    fn new() -> Shard {
+        Shard {
+            encrypt: Idle::new(Direction::Encrypt),
+            decrypt: Idle::new(Direction::Decrypt),
+        }
+    }
+
+    fn idle(&self, direction: Direction) -> &Idle {
         match direction {
-            Direction::Encrypt => &mut self.encrypt,
-            Direction::Decrypt => &mut self.decrypt,
+            Direction::Encrypt => &self.encrypt,
+            Direction::Decrypt => &self.decrypt,
         }
     }
 }
@@ -119,7 +185,7 @@ impl Shard {
 /// Lends contexts for one key.
 pub(crate) struct ContextPool {
     key: Key,
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    shards: Box<[CachePadded<Shard>]>,
 }
 
 impl ContextPool {
@@ -127,7 +193,7 @@ impl ContextPool {
         let pool = ContextPool {
             key,
             shards: (0..SHARDS)
-                .map(|_| CachePadded::new(Mutex::new(Shard::default())))
+                .map(|_| CachePadded::new(Shard::new()))
                 .collect(),
         };
         // Shows at start, and not at the first request, that the library takes the key.
@@ -138,23 +204,18 @@ impl ContextPool {
 
     /// A context for `direction`; goes back to the pool when dropped. Allocates only when the shard has none left.
     fn take(&self, direction: Direction) -> Result<Lent<'_>, LibraryError> {
-        let shard = &self.shards[rustix::thread::sched_getcpu() % SHARDS];
-        let kept = shard
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .list(direction)
-            .pop();
-        let context = match kept {
+        let idle = self.shards[rustix::thread::sched_getcpu() % SHARDS].idle(direction);
+        let context = match idle.take() {
             Some(context) => context,
             None => Context::new(&self.key, direction)?,
         };
         Ok(Lent {
             context: Some(context),
-            shard,
+            idle,
         })
     }
 
-    /// Works on `data` in place, sector by sector; `tweaks` gives the IV number of each sector in turn.
+    /// Works on `data` in place, sector by sector, with IV numbers from `first_iv` up by `iv_step`. `sector_size` is a power of two.
     pub(crate) fn sectors(
         &self,
         direction: Direction,
@@ -166,12 +227,17 @@ impl ContextPool {
         let mut lent = self.take(direction)?;
         let context = lent.context.as_mut().ok_or(LibraryError)?;
         let mut iv = first_iv;
-        for sector in data.chunks_exact_mut(sector_size) {
-            // plain64: the number, little-endian, in the first 8 of 16 bytes.
-            let mut tweak = [0u8; 16];
-            tweak[..8].copy_from_slice(&iv.to_le_bytes());
-            context.sector(&tweak, sector)?;
-            iv = iv.wrapping_add(iv_step);
+        let mut tweaks = [[0u8; 16]; AHEAD];
+        for run in data.chunks_mut(AHEAD * sector_size) {
+            let sectors = run.len() >> sector_size.trailing_zeros();
+            for tweak in tweaks.iter_mut().take(sectors) {
+                // plain64: the number, little-endian, in the first 8 of 16 bytes.
+                tweak[..8].copy_from_slice(&iv.to_le_bytes());
+                iv = iv.wrapping_add(iv_step);
+            }
+            for (sector, tweak) in run.chunks_exact_mut(sector_size).zip(&tweaks) {
+                context.sector(tweak, sector)?;
+            }
         }
         Ok(())
     }
@@ -180,17 +246,61 @@ impl ContextPool {
 /// A context on loan.
 struct Lent<'a> {
     context: Option<Context>,
-    shard: &'a CachePadded<Mutex<Shard>>,
+    idle: &'a Idle,
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if let Some(context) = self.context.take() {
-            let mut shard = self.shard.lock().unwrap_or_else(|e| e.into_inner());
-            let list = shard.list(context.direction);
-            if list.len() < KEEP {
-                list.push(context);
-            }
+            self.idle.put(context);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key::from_bytes(&std::array::from_fn::<u8, 64, _>(|i| i as u8)).unwrap()
+    }
+
+    /// The first one has its own place, a few more are kept, and the rest is freed; what was kept still works.
+    #[test]
+    fn idle_contexts_are_kept_up_to_a_limit() {
+        let key = key();
+        let idle = Idle::new(Direction::Encrypt);
+        assert!(idle.take().is_none());
+        let made: Vec<Context> = (0..2 * KEEP)
+            .map(|_| Context::new(&key, Direction::Encrypt).unwrap())
+            .collect();
+        made.into_iter().for_each(|c| idle.put(c));
+        let mut kept: Vec<Context> = std::iter::from_fn(|| idle.take()).collect();
+        assert_eq!(kept.len(), 1 + KEEP);
+        let mut same: Vec<[u8; 512]> = vec![[7; 512]; kept.len()];
+        for (context, data) in kept.iter_mut().zip(&mut same) {
+            context.sector(&[1; 16], data).unwrap();
+        }
+        assert_ne!(same[0], [7; 512]);
+        assert!(same.iter().all(|data| *data == same[0]));
+        idle.put(kept.swap_remove(0));
+        drop(idle);
+    }
+
+    /// Runs longer than the tweaks made in one go, with a rest: the same as sector by sector.
+    #[test]
+    fn long_runs_number_all_sectors() {
+        let pool = ContextPool::new(key()).unwrap();
+        let first = u64::MAX - 100;
+        let mut run = vec![3u8; (2 * AHEAD + 5) * 512];
+        let mut single = run.clone();
+        pool.sectors(Direction::Encrypt, &mut run, 512, first, 2)
+            .unwrap();
+        for (n, sector) in single.chunks_mut(512).enumerate() {
+            let iv = first.wrapping_add(2 * n as u64);
+            pool.sectors(Direction::Encrypt, sector, 512, iv, 1)
+                .unwrap();
+        }
+        assert!(run == single);
     }
 }
