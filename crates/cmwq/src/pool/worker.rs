@@ -71,6 +71,9 @@ const YIELDS: u32 = 3;
 const CROWDED_NS: Time = 100_000;
 /// ...so it does not yield for this long.
 const CROWDED_FOR_NS: Time = 500_000_000;
+/// Nor for this long when it let an issuer go on that waits for its items, and several had gathered: such an issuer does better if it
+/// is preempted for each item than if it queues until it has to sleep (measured with four items under way: 8 %).
+const GATHERED_FOR_NS: Time = 50_000_000;
 
 /// A worker's first so many wake-ups are timed, of later ones one in [`WAKES_SAMPLE`].
 const WAKES_ALL: u32 = 64;
@@ -327,6 +330,8 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
     // Its last item was a short one, and little waited behind it.
     let mut brief = false;
     let mut crowded_until: Time = 0;
+    // It has let others run before it slept.
+    let mut let_others = false;
     loop {
         if !brief || shared.company.with().is_none() {
             shared.company.end();
@@ -374,6 +379,10 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
         if !todo.is_empty() {
             run_todo(std::mem::take(&mut todo));
         }
+        let gathered = next == Next::Run && !lone;
+        if std::mem::take(&mut let_others) && gathered && shared.company.with().is_some() {
+            crowded_until = looked_at.saturating_add(GATHERED_FOR_NS);
+        }
         // Where more than one item had gathered, the CPU was busy: that says nothing about wake-ups.
         let since = std::mem::take(&mut woken_at);
         if since != 0 && lone && elsewhere {
@@ -410,6 +419,7 @@ fn work(context: &Arc<WorkerContext>, pod: &CpuSet) {
                         if shared.parker.is_notified() {
                             break;
                         }
+                        let_others = true;
                         let before = rt.time.now();
                         crate::sys::sched::yield_now();
                         let after = rt.time.now();
