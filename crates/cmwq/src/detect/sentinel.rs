@@ -38,7 +38,7 @@ const STARVED_NS: u64 = 20_000_000;
 /// Then its thread ends, and another one is made after so long at the earliest, twice that the next time, until one finds a
 /// blocked worker again. Runnable beside a thread that keeps the CPU it helps nobody, makes ordinary threads of its group wait
 /// for the end of that thread's slice now and then when they are woken there (measured: one wake-up in 100, 1-4 ms), and holds
-/// up whoever must wait for all threads of the process (`setuid`: for seconds).
+/// up whoever must wait for all threads of the process (`setuid`: see the README's limits).
 const FIRST_AWAY_NS: u64 = 64_000_000;
 const LONGEST_AWAY_NS: u64 = 8_192_000_000;
 /// Its CPU time for wake-ups that found nothing: at most 1 in this many of the time that passes...

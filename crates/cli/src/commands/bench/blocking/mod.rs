@@ -32,7 +32,9 @@ use std::time::Duration;
 /// thread_wake_us: the delay of an ordinary thread woken there. mix: 16 items that sleep 4 ms and 64 that compute
 /// 50 us queued behind (on two CPUs; more on more), until the computing ones are done, with the workers already made (warm) and
 /// on a new runtime (cold). cost: time with detection to time without. leaving: how long an exit, a runtime's shutdown and
-/// a setuid take beside three busy processes. Medians over rounds that run everything in turn.
+/// a setuid take beside three busy processes, with sentinels and without. Medians over rounds that run everything in turn.
+/// Other thread pools beside cmwq, for hand-overs and the mix: cargo run --release -p bench -- --only handover,mix (in the
+/// source tree).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print JSON for programs (the form of cmwq bench)
