@@ -31,7 +31,7 @@ pub use manage::{
     BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, LONG_WAIT_NS,
     MAYDAY_INITIAL_NS, MAYDAY_INTERVAL_NS,
 };
-pub use outward::{Offer, Outlook};
+pub use outward::{CALL_PATIENCE_NS, Offer, Outlook};
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
