@@ -192,6 +192,8 @@ pub struct Pool<T, W> {
     last_progress: Time,
     /// The CPU where a worker began last.
     started_on: u32,
+    /// Of every CPU its core; see [`Pool::set_cores`].
+    cores: std::sync::Arc<[u32]>,
     /// Since when items wait without a break.
     waiting_since: Time,
     /// When the worker that is on its way was woken.
@@ -233,6 +235,7 @@ impl<T: Token, W> Pool<T, W> {
             near: crate::near::Near::default(),
             last_progress: 0,
             started_on: u32::MAX,
+            cores: std::sync::Arc::default(),
             waiting_since: 0,
             waking_since: 0,
             no_create_before: 0,
