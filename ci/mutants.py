@@ -4,7 +4,7 @@
   ci/mutants.py            all, in a scratch copy below target/; about ten minutes on two cores
   ci/mutants.py NAME ...   these
 
-Each mutant must be caught by the policy's own tests (the reference model, the symptoms, the kernel's example) or by a fault
+Each mutant must be caught by the policy's own tests (its unit tests, the symptoms, the kernel's example, the reference model) or by a fault
 run of the simulator. Exit status 1 if one survives or no longer applies.
 """
 import os
@@ -58,6 +58,13 @@ MUTANTS = [
     ("a drain refuses nobody", POOL + "queue.rs", "if pwq.draining && !q.chained {", "if false && pwq.draining && !q.chained {"),
     ("a spurious wake-up corrupts the idle list", POOL + "run.rs", "            WorkerState::Idle => self.workers.unlink(&mut self.idle, w),", "            WorkerState::Idle => {}"),
     ("hogs on a per-CPU pool keep counting", POOL + "manage.rs", "                self.set_state(w, WorkerState::Intensive);\n                if self.needs_more() {", "                if self.needs_more() {"),
+    ("a called worker that does not come keeps its pod for ever", POOL + "outward.rs", "            self.waking_since.saturating_add(CALL_PATIENCE_NS)", "            Time::MAX"),
+    ("a late worker's CPU is nobody's", POOL + "outward.rs", "let on_their_way = c.waking.saturating_sub(1);", "let on_their_way = c.waking;"),
+    ("late workers have any number called", POOL + "outward.rs", "let on_their_way = c.waking.saturating_sub(1);", "let on_their_way = 0;"),
+    ("a pod with a worker on its way is called", POOL + "outward.rs", "            self.waking_since.saturating_add(CALL_PATIENCE_NS)", "            0"),
+    ("workers are woken beside a busy issuer", POOL + "nearby.rs", "            _ if self.share_core(cpu, there) => u32::from(begun),\n", ""),
+    ("workers are woken where one has just begun", POOL + "nearby.rs", "            (true, true) => 0,", "            (true, true) => 1,"),
+    ("the worker that ran there is not preferred", POOL + "nearby.rs", "            (true, false) => 3,", "            (true, false) => 0,"),
 ]
 
 
@@ -93,7 +100,7 @@ def main():
         open(full, "w", encoding="utf-8").write(source.replace(old, new))
         by = None
         steps = [
-            ("symptoms", ["cargo", "test", "--quiet", "-p", "cmwq-policy", "--test", "symptoms", "--test", "kernel_example"], {}),
+            ("tests", ["cargo", "test", "--quiet", "-p", "cmwq-policy", "--lib", "--test", "symptoms", "--test", "kernel_example"], {}),
             ("reference model", ["cargo", "test", "--quiet", "-p", "cmwq-policy", "--test", "steps"],
              {"CMWQ_CASES": "400", "PROPTEST_MAX_SHRINK_ITERS": "0"}),
             ("fault run", ["cargo", "run", "--quiet", "--release", "-p", "cmwq-sim", "--example", "faults", "0", "2000"], {}),

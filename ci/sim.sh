@@ -5,10 +5,13 @@
 #   ci/sim.sh 1000000    a million
 #   SEED=123 ci/sim.sh 1 one of them again
 #
-# A violation prints a short command that replays it.
+# A violation prints a short command that replays it, and the script how to run the same seeds again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 n=${1:-2000}
 seed=${SEED:-$(date +%s%N)}
 cargo build --quiet --release -p cmwq-sim --example faults
-exec "${CARGO_TARGET_DIR:-target}/release/examples/faults" "$seed" "$n" "$(nproc)"
+"${CARGO_TARGET_DIR:-target}/release/examples/faults" "$seed" "$n" "$(nproc)" || {
+    echo "the same seeds again: SEED=$seed ci/sim.sh $n" >&2
+    exit 1
+}

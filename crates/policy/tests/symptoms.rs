@@ -2,7 +2,7 @@
 
 mod world;
 
-use cmwq_policy::pool::{HogVerdict, Removed, WorkerId, WorkerKind};
+use cmwq_policy::pool::{CALL_PATIENCE_NS, HogVerdict, Removed, WorkerId, WorkerKind};
 use world::{Batch, Req, Setup, Truth, World};
 
 fn world(targets: [u32; 3], max: [u32; 3], percpu_limit: u32) -> World {
@@ -791,4 +791,42 @@ fn an_item_that_waits_with_its_permit_lent_and_is_queued_again_through_a_new_pwq
     w.with_pool(0, |p, _| p.resumed(worker));
     w.finish(0);
     assert_eq!(w.items[again as usize].ended, 2);
+}
+
+#[test]
+fn a_called_worker_that_never_comes_does_not_keep_its_whole_pod_from_helping() {
+    let mut w = world([2, 1, 1], [40, 5, 5], 4);
+    queue(&mut w, 0, 0, 2);
+    start_all(&mut w, 0);
+    for (id, _) in running(&w, 0) {
+        w.work(0, id);
+    }
+    start_all(&mut w, 0);
+    w.now += 1_000_000;
+    let called = w.now;
+    let call = |w: &mut World| {
+        let now = w.now;
+        let seen = w.pools[0].outlook().is_idle(now);
+        let came = w.with_pool(0, |p, d| p.call_helper(now, d));
+        w.check();
+        assert_eq!(seen, came, "what others see is what they get");
+        came
+    };
+    assert!(call(&mut w));
+    w.now = called + CALL_PATIENCE_NS - 1;
+    assert!(!call(&mut w), "one is on its way");
+    // Its CPU stands still.
+    w.now = called + CALL_PATIENCE_NS;
+    assert!(call(&mut w), "another one comes");
+    let woken = |w: &World| w.pools[0].counts().waking;
+    assert_eq!(woken(&w), 2);
+    assert!(!call(&mut w), "that one has its time too");
+    w.now += CALL_PATIENCE_NS;
+    assert!(call(&mut w), "for the CPU of the first");
+    w.carry_out(Req::Create(0), 1);
+    assert_eq!(woken(&w), 3);
+    w.now += CALL_PATIENCE_NS;
+    assert!(!call(&mut w), "but no more than CPUs and one");
+    w.todo.retain(|r| !matches!(r, Req::Create(_)));
+    w.finish(0);
 }

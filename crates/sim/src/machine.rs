@@ -94,6 +94,11 @@ impl Machine {
         self.places[cpu as usize]
     }
 
+    /// Of every CPU its core.
+    pub fn core_of_cpus(&self) -> std::sync::Arc<[u32]> {
+        self.places.iter().map(|p| p.core).collect()
+    }
+
     /// The CPUs of a core.
     #[inline]
     pub fn core(&self, core: u32) -> &[u32] {

@@ -455,9 +455,11 @@ impl RtPool {
     /// finds it in use.
     pub(crate) fn set_up(&self, rt: &Arc<RtInner>, key: PoolKey, config: PoolConfig) {
         self.made_in.store(rt.fork.value(), Ordering::Relaxed);
+        let cores = rt.machine.load().cores();
         self.inspect(|inner| {
             debug_assert!(inner.key.is_none() && inner.policy.entries() == 0);
             inner.policy = Pool::new(config);
+            inner.policy.set_cores(cores);
             inner.workers.clear();
             inner.links.clear();
             inner.open = key.is_open() && rt.manual.is_none();

@@ -1,8 +1,8 @@
 //! What a pool shows to the workers of other pods, and who they are.
 //!
-//! A pool whose items other pods may run publishes one word at the end of every hold of its lock (a compare, and a store when it
-//! changed): since when its first unstarted item waits, whether its own workers will not get to it, whether it has a CPU to
-//! spare. A worker about to sleep reads the words of a bounded number of near pools ([`cmwq_policy::help`]) without any lock.
+//! A pool whose items other pods may run publishes two words at the end of every hold of its lock (a compare each, and a store when
+//! it changed): since when its first unstarted item waits, whether its own workers will not get to it, whether it has a CPU to
+//! spare; and from when on a worker of it may be called. A worker about to sleep reads the words of a bounded number of near pools ([`cmwq_policy::help`]) without any lock.
 //! The words are hints: whoever acts on one takes the pool's lock and looks again.
 //!
 //! Who is near is worked out when pools come and go, never while items run.
@@ -24,8 +24,9 @@ pub(crate) struct Near {
 
 /// See the module text.
 pub(crate) struct Outward {
-    /// The outlook, packed. Written with the pool's lock held.
+    /// The outlook, packed, but for the time from when on a worker may be called. Written with the pool's lock held.
     word: AtomicU64,
+    idle_from: AtomicU64,
     /// Grows with each new use of the pool's memory; changed with the pool's lock held.
     uses: AtomicU64,
     near: ArcSwap<Near>,
@@ -39,8 +40,7 @@ pub(crate) struct Outward {
 
 const BEHIND: u64 = 1;
 const SPARE: u64 = 2;
-const IDLE: u64 = 4;
-const FLAGS: u32 = 3;
+const FLAGS: u32 = 2;
 /// A call: the caller's number, whether it is far, the use of its memory as far as there is room.
 const FAR_SHIFT: u32 = 32;
 const USE_SHIFT: u32 = 33;
@@ -49,6 +49,7 @@ impl Outward {
     pub(super) fn new() -> Outward {
         Outward {
             word: AtomicU64::new(0),
+            idle_from: AtomicU64::new(u64::MAX),
             uses: AtomicU64::new(0),
             near: ArcSwap::from_pointee(Near::default()),
             call: AtomicU64::new(0),
@@ -61,6 +62,7 @@ impl Outward {
     pub(super) fn next_use(&self) {
         self.uses.fetch_add(1, Ordering::Relaxed);
         self.word.store(0, Ordering::Relaxed);
+        self.idle_from.store(u64::MAX, Ordering::Relaxed);
         self.near.store(Arc::default());
         self.call.store(0, Ordering::Relaxed);
         self.vain_until.store(0, Ordering::Relaxed);
@@ -87,10 +89,12 @@ impl Outward {
     pub(super) fn publish(&self, policy: &Policy) -> Time {
         let o = policy.outlook();
         let flag = |on: bool, bit: u64| if on { bit } else { 0 };
-        let word =
-            o.oldest << FLAGS | flag(o.behind, BEHIND) | flag(o.spare, SPARE) | flag(o.idle, IDLE);
+        let word = o.oldest << FLAGS | flag(o.behind, BEHIND) | flag(o.spare, SPARE);
         if self.word.load(Ordering::Relaxed) != word {
             self.word.store(word, Ordering::Relaxed);
+        }
+        if self.idle_from.load(Ordering::Relaxed) != o.idle_from {
+            self.idle_from.store(o.idle_from, Ordering::Relaxed);
         }
         o.oldest
     }
@@ -103,7 +107,7 @@ impl Outward {
             oldest: word >> FLAGS,
             behind: word & BEHIND != 0,
             spare: word & SPARE != 0,
-            idle: word & IDLE != 0,
+            idle_from: self.idle_from.load(Ordering::Relaxed),
         }
     }
 
@@ -134,7 +138,7 @@ impl Outward {
 
     /// A worker of this pool could be called to help.
     fn has_spare(&self, now: Time) -> bool {
-        self.outlook().idle && self.vain_until.load(Ordering::Relaxed) <= now
+        self.outlook().is_idle(now) && self.vain_until.load(Ordering::Relaxed) <= now
     }
 
     /// Whether one of the near pools has a CPU to spare, those of other nodes included if `far`.

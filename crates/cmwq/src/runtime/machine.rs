@@ -31,6 +31,7 @@ pub(crate) struct Machine {
     pub(crate) shard_size: usize,
     pods: [OnceLock<Arc<Pods>>; 6],
     distances: OnceLock<Arc<Distances>>,
+    cores: OnceLock<Arc<[u32]>>,
 }
 
 impl Machine {
@@ -87,6 +88,7 @@ impl Machine {
             shard_size: self.shard_size,
             pods: self.pods.clone(),
             distances: self.distances.clone(),
+            cores: self.cores.clone(),
         }
     }
 
@@ -138,6 +140,7 @@ impl Machine {
             shard_size,
             pods: Default::default(),
             distances: OnceLock::new(),
+            cores: OnceLock::new(),
         }
     }
 
@@ -170,6 +173,19 @@ impl Machine {
     pub(crate) fn distances(&self) -> Arc<Distances> {
         let make = || Arc::new(Distances::new(&self.topology, self.shard_size));
         Arc::clone(self.distances.get_or_init(make))
+    }
+
+    /// Of every CPU a number of its core, the same for CPUs that share one; empty where none do. Computed at first use.
+    pub(crate) fn cores(&self) -> Arc<[u32]> {
+        let make = || {
+            let width = self.topology.possible().last().map_or(0, |last| last + 1);
+            let first = |cpu: usize| self.topology.siblings(cpu).and_then(CpuSet::first);
+            let cores = (0..width).map(|cpu| first(cpu).unwrap_or(cpu) as u32);
+            let cores: Vec<u32> = cores.collect();
+            let shared = cores.iter().enumerate().any(|(cpu, &c)| c != cpu as u32);
+            if shared { cores.into() } else { Arc::default() }
+        };
+        Arc::clone(self.cores.get_or_init(make))
     }
 
     /// Whether this is the pool of a CPU that is away: offline, or taken from the process.

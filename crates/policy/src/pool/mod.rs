@@ -31,7 +31,7 @@ pub use manage::{
     BATCH_PATIENCE_NS, Backlog, FLOOR_FIRST_NS, FairnessConfig, HogVerdict, LONG_WAIT_NS,
     MAYDAY_INITIAL_NS, MAYDAY_INTERVAL_NS,
 };
-pub use outward::{Offer, Outlook};
+pub use outward::{CALL_PATIENCE_NS, Offer, Outlook};
 pub use pwq::{COLOURS, Pwq, PwqConfig, PwqCounters, PwqFlags};
 pub use queue::{Enqueue, Refused, Removed};
 pub use run::{Here, Next, Taken};
@@ -192,6 +192,8 @@ pub struct Pool<T, W> {
     last_progress: Time,
     /// The CPU where a worker began last.
     started_on: u32,
+    /// Of every CPU its core; see [`Pool::set_cores`].
+    cores: std::sync::Arc<[u32]>,
     /// Since when items wait without a break.
     waiting_since: Time,
     /// When the worker that is on its way was woken.
@@ -233,6 +235,7 @@ impl<T: Token, W> Pool<T, W> {
             near: crate::near::Near::default(),
             last_progress: 0,
             started_on: u32::MAX,
+            cores: std::sync::Arc::default(),
             waiting_since: 0,
             waking_since: 0,
             no_create_before: 0,

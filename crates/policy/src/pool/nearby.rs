@@ -3,6 +3,7 @@
 use super::{EntryId, Pool, PoolKind, Time, Token, Worker, WorkerId, WorkerState};
 use crate::list::NIL;
 use crate::near::{BRIEF_NS, Way};
+use std::sync::Arc;
 
 /// Shorter items are not worth a look at more than the first.
 const NEAR_RUN_NS: u64 = 5_000;
@@ -40,9 +41,23 @@ impl<T: Token, W> Pool<T, W> {
         few.find(near).unwrap_or(head)
     }
 
-    /// The idle worker to wake: the most recent one, or one among the first few that ran last where the first item was queued. If
-    /// all CPUs are busy the system wakes it there. If a worker has just begun to run there, rather one that ran elsewhere: the system
-    /// may put it behind that one although another CPU is idle.
+    /// Of every CPU a number of its core, the same for CPUs that share one, by the CPU's number; empty: no two do. Hints for whom to
+    /// wake.
+    pub fn set_cores(&mut self, cores: Arc<[u32]>) {
+        self.cores = cores;
+    }
+
+    /// Whether the two are one CPU or share a core.
+    #[inline]
+    fn share_core(&self, a: u32, b: u32) -> bool {
+        let core = |cpu: u32| self.cores.get(cpu as usize);
+        a == b || core(a).is_some_and(|x| core(b) == Some(x))
+    }
+
+    /// The idle worker to wake: among the first few one that ran last where the first item was queued. If all CPUs are busy the system
+    /// wakes it there, else it looks for an idle core. If a worker has just begun to run there, rather one that ran elsewhere: the
+    /// system may put it behind that one although another CPU is idle. Else one that did not run on the core of that CPU: the system
+    /// wakes a thread where it ran last, if that CPU is idle, and there it would slow down whoever queues. Else the most recent one.
     #[inline]
     pub(super) fn nearest_idle(&self) -> WorkerId {
         let first = self.idle.head();
@@ -52,13 +67,26 @@ impl<T: Token, W> Pool<T, W> {
         if first == NIL || self.config.kind != PoolKind::Unbound {
             return first;
         }
-        let begun = self.counts.running > 0 && self.started_on == item.issuer_cpu;
-        let suits = |w: WorkerId| (self.workers[w].cpu == item.issuer_cpu) != begun;
-        if suits(first) {
-            return first;
-        }
+        let there = item.issuer_cpu;
+        let begun = self.counts.running > 0 && self.started_on == there;
         let mut few = self.workers.ids(&self.idle).take(IDLE_SCAN);
-        few.find(|&w| suits(w)).unwrap_or(first)
+        let mut found = first;
+        let mut best = 0;
+        let rank = |cpu: u32| match (cpu == there, begun) {
+            (true, false) => 3,
+            (true, true) => 0,
+            _ if self.share_core(cpu, there) => u32::from(begun),
+            _ => 2,
+        };
+        while best < 3
+            && let Some(w) = few.next()
+        {
+            let r = rank(self.workers[w].cpu);
+            if r > best {
+                (found, best) = (w, r);
+            }
+        }
+        found
     }
 
     /// How the worker is to be woken that the next item needs, if nobody is at work and it matters. `sleepy`: whether its
@@ -213,6 +241,69 @@ mod tests {
         assert_eq!(d.woken, [workers[2].0], "the last one, which ran there");
         assert!(!takes(&mut p, workers[2].0, HERE, 20, &mut d).is_empty());
         assert_eq!(d.woken[1..], [workers[1].0]);
+    }
+
+    #[test]
+    fn a_worker_that_would_come_beside_a_busy_issuer_is_not_woken_if_another_one_is_idle() {
+        // CPUs 0 and 1, 2 and 3 share a core.
+        let cores: Arc<[u32]> = Arc::from([0, 0, 1, 1]);
+        for (set, expected) in [(false, 1), (true, 0)] {
+            let (mut p, q, mut d) = pool(true);
+            p.config.target = 2;
+            if set {
+                p.set_cores(Arc::clone(&cores));
+            }
+            queue_on(0, &mut p, q, 1, 0, &mut d);
+            queue_on(0, &mut p, q, 2, 0, &mut d);
+            let workers: Vec<_> = [2, 1]
+                .map(|cpu| {
+                    let w = p.worker_started(0, 0);
+                    let here = Here { cpu, in_pod: true };
+                    assert!(!takes(&mut p, w, here, 0, &mut d).is_empty());
+                    (w, here)
+                })
+                .into();
+            // The one on CPU 1 goes idle last.
+            for &(w, here) in &workers {
+                assert!(takes(&mut p, w, here, 10, &mut d).is_empty());
+            }
+            d.woken.clear();
+            queue_on(0, &mut p, q, 3, 20, &mut d);
+            assert_eq!(d.woken, [workers[expected].0], "{set}");
+            // Nobody else is idle: then the one beside it, rather than nobody.
+            p.average_run_ns = 1_000_000;
+            queue_on(0, &mut p, q, 4, 20, &mut d);
+            let (first, here) = workers[expected];
+            assert!(!takes(&mut p, first, here, 20, &mut d).is_empty());
+            assert_eq!(d.woken[1..], [workers[1 - expected].0]);
+        }
+    }
+
+    #[test]
+    fn beside_one_that_has_just_begun_the_other_cpu_of_its_core_is_better_than_its_own() {
+        let (mut p, q, mut d) = pool(true);
+        p.config.target = 3;
+        p.set_cores(Arc::from([0, 0]));
+        let workers: Vec<_> = [THERE, HERE, HERE]
+            .map(|here| {
+                queue_on(here.cpu, &mut p, q, 0, 0, &mut d);
+                let w = p.worker_started(0, 0);
+                assert!(!takes(&mut p, w, here, 0, &mut d).is_empty());
+                (w, here)
+            })
+            .into();
+        for &(w, here) in &workers[..2] {
+            assert!(takes(&mut p, w, here, 10, &mut d).is_empty());
+        }
+        d.woken.clear();
+        p.average_run_ns = 1_000_000;
+        assert!(p.counts.running > 0 && p.started_on == 0);
+        queue_on(0, &mut p, q, 1, 20, &mut d);
+        assert_eq!(
+            d.woken,
+            [workers[0].0],
+            "the last one ran where one runs now"
+        );
     }
 
     #[test]

@@ -13,10 +13,24 @@ pub struct Outlook {
     pub behind: bool,
     /// Fewer workers run than may: a CPU of the pod has nothing to do for this pool.
     pub spare: bool,
-    /// As `spare`, and not even a worker that helps elsewhere keeps that CPU busy, nor is one on its way: whoever is called next
-    /// would be put behind it if all sleep on one CPU.
-    pub idle: bool,
+    /// From when on a worker of the pod may be called to help elsewhere; 0: now, [`u64::MAX`]: not until something changes. As
+    /// `spare`, and not even a worker that helps elsewhere keeps that CPU busy. While one is on its way it is later: whoever is
+    /// called next would be put behind it if all sleep on one CPU.
+    pub idle_from: Time,
 }
+
+impl Outlook {
+    /// Whether a worker of the pod may be called to help elsewhere.
+    #[inline]
+    pub fn is_idle(&self, now: Time) -> bool {
+        self.idle_from <= now
+    }
+}
+
+/// A worker that was woken this long ago and has not come (its CPU is busy, or stands still as a virtual one may) no longer keeps
+/// others of its pod from being called. Far longer than wake-ups take where a CPU is idle (`WAKE_PATIENCE_NS` is twenty times less); as
+/// long as a pod is left alone whose helper came in vain.
+pub const CALL_PATIENCE_NS: u64 = 1_000_000;
 
 /// What waits must take longer than this, by what items have taken of late, to be worth a visit: attaching, settling and
 /// detaching take about a microsecond, cache lines that move with the item a few more.
@@ -81,7 +95,22 @@ impl<T: Token, W> Pool<T, W> {
                 && self.worklist.len() > self.counts.waking as usize
                 && self.worklist.len() as u64 * self.average_run_ns >= VISIT_NS,
             spare: !full,
-            idle: self.counts.waking == 0 && busy + self.counts.away < self.limit_now(),
+            idle_from: self.callable_from(),
+        }
+    }
+
+    /// See [`Outlook::idle_from`]. The CPU of a worker that is late may be had by another one: as many may be on their way as the pod
+    /// has CPUs, and one.
+    #[inline]
+    fn callable_from(&self) -> Time {
+        let c = &self.counts;
+        let on_their_way = c.waking.saturating_sub(1);
+        if c.running + on_their_way + c.away >= self.limit_now() {
+            Time::MAX
+        } else if c.waking == 0 {
+            0
+        } else {
+            self.waking_since.saturating_add(CALL_PATIENCE_NS)
         }
     }
 
@@ -236,12 +265,10 @@ impl<T: Token, W> Pool<T, W> {
     }
 
     /// Another pod wants help and a CPU of this one has nothing to do: an idle worker is woken, or one is made; it finds
-    /// nothing here and looks around. Returns whether one comes.
+    /// nothing here and looks around. Returns whether one comes; none does while another is on its way, unless that is late
+    /// ([`CALL_PATIENCE_NS`]).
     pub fn call_helper<D: Driver<W>>(&mut self, now: Time, drv: &mut D) -> bool {
-        if self.counts.running + self.counts.waking + self.counts.away >= self.limit_now() {
-            return false;
-        }
-        self.wake_or_create(BirthReason::Help, now, drv)
+        self.callable_from() <= now && self.wake_or_create(BirthReason::Help, now, drv)
     }
 
     /// A worker of another pool was brought home, or this one's own was, before it starts the item it took last.
@@ -393,11 +420,11 @@ mod tests {
         let (mut p, _, mut d) = pool(true);
         let (w, next) = start(&mut p, 0, &mut d);
         assert_eq!(next, Next::Idle);
-        assert!(p.go_away(w) && !p.outlook().idle);
+        assert!(p.go_away(w) && !p.outlook().is_idle(1));
         assert!(p.away_blocked(w) && !p.away_blocked(w));
-        assert!(p.outlook().idle);
+        assert!(p.outlook().is_idle(1));
         p.away_resumed(w);
-        assert!(!p.outlook().idle);
+        assert!(!p.outlook().is_idle(1));
         assert_eq!(p.next(w, HERE, 3, &mut Vec::new(), &mut d), Next::Idle);
         p.check();
     }
@@ -468,7 +495,7 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(p.next(w, HERE, 1, &mut out, &mut d), Next::Idle);
         assert!(p.go_away(w));
-        assert!(!p.outlook().idle && p.outlook().spare);
+        assert!(!p.outlook().is_idle(2) && p.outlook().spare);
         assert!(!p.call_helper(2, &mut d), "it helps elsewhere already");
         assert!(!p.go_away(w));
         assert_eq!(p.next(w, HERE, 3, &mut out, &mut d), Next::Idle);

@@ -1,14 +1,15 @@
 //! What must hold after every event, and at the end.
 
-use crate::os::{Tid, Tstate};
+use crate::os::Tstate;
 use crate::sim::Sim;
 use crate::wq::{ItemId, Req, Role, Truth};
-use cmwq_policy::pool::{Entry, WorkerId, WorkerState};
+use cmwq_policy::pool::Entry;
 
 /// An item of a queue that helpers may serve waits at most this long while a CPU idles: the pool's tick (1 ms), a call in vain
-/// (1 ms), four steps that wait (0.4 ms each), and the called worker that waits for a CPU until the system balances (4 ms; twice, as
-/// an idle CPU takes one thread a tick, and that may be another one); rounded up.
-const CONSERVING_NS: u64 = 12_000_000;
+/// (1 ms), a called worker that does not come (`CALL_PATIENCE_NS`, 1 ms), four steps that wait (0.4 ms each), and the called worker
+/// that waits for a CPU until the system balances (4 ms; twice, as an idle CPU takes one thread a tick, and that may be another one);
+/// rounded up.
+const CONSERVING_NS: u64 = 13_000_000;
 
 /// What the pwqs of one slot have, all together.
 #[derive(Debug, Clone, Copy, Default)]
@@ -170,9 +171,6 @@ impl Sim {
             }
             // Since then at least; the item may have become active later, and the CPU may just have become idle.
             for n in st.neighbours.iter().map(|n| n.pod).chain([i as u32]) {
-                if self.callee_stalls(n) {
-                    continue;
-                }
                 for &c in &self.wq.pools[n as usize].cpus {
                     let idle = self.os.idle_for(c);
                     assert!(
@@ -198,21 +196,6 @@ impl Sim {
                 }
             }
         }
-    }
-
-    /// A worker of this pool was called, and a fault stalls it on its way. While one is on its way no other is called from its
-    /// pod. The longest stall bounds how long that lasts.
-    fn callee_stalls(&self, p: u32) -> bool {
-        let st = &self.wq.pools[p as usize];
-        let stalls = |w: WorkerId| {
-            let t = st.threads.get(w as usize).copied().unwrap_or(Tid::MAX);
-            t != Tid::MAX && self.os.threads[t as usize].stalled
-        };
-        st.pool.counts().waking > 0
-            && st
-                .pool
-                .workers()
-                .any(|(w, x)| x.state == WorkerState::Waking && stalls(w))
     }
 
     /// # Panics

@@ -59,7 +59,10 @@ impl Os {
                 .map(|i| (llc + i) % n)
                 .filter(|&l| there(l))
                 .collect();
-            from.retain(|&l| self.runnable(l) > self.runnable(llc) + 1);
+            // Threads that may not move count as load all the same (so an idle CPU may stay idle beside a sibling's long queue of
+            // pinned ones), but not to an attentive system.
+            let attentive = self.rules.domain_interval == 0;
+            from.retain(|&l| attentive || self.runnable(l) > self.runnable(llc) + 1);
             // The busiest first; if all its threads are pinned, the next one (`LBF_ALL_PINNED`).
             from.sort_by_key(|&l| std::cmp::Reverse(self.waiting[l]));
             for l in from {
@@ -216,5 +219,52 @@ impl Os {
         if let Some(i) = movable {
             self.pull(min, max, i);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cost::Costs;
+    use crate::machine::Machine;
+    use crate::os::{Os, Rules};
+    use cmwq_topology::{CpuSet, Topology};
+    use std::sync::Arc;
+
+    /// Two caches of two CPUs: many pinned threads on the second CPU of one whose first idles, two that may move in the other one.
+    fn beside_pinned(domain_interval: u64) -> Os {
+        let t = Topology::synthetic("l3:2 core:2").unwrap();
+        let m = Arc::new(Machine::new("", t, Costs::default()));
+        let rules = Rules {
+            domain_interval,
+            newidle: false,
+            ..Rules::default()
+        };
+        let mut os = Os::new(m, rules);
+        let pinned = Arc::new(CpuSet::of(1));
+        let free = Arc::new((0..4).collect::<CpuSet>());
+        for _ in 0..8 {
+            let t = os.spawn(1, Arc::clone(&pinned), 0);
+            os.place(t, 1, false);
+        }
+        for _ in 0..2 {
+            let t = os.spawn(2, Arc::clone(&free), 0);
+            os.place(t, 2, false);
+        }
+        let t = os.spawn(3, free, 0);
+        os.place(t, 3, false);
+        os.now = 1_000_000_000;
+        os
+    }
+
+    #[test]
+    fn an_attentive_system_leaves_no_cpu_idle_beside_pinned_threads_while_others_may_move() {
+        let mut os = beside_pinned(0);
+        assert!(os.cpus[0].is_idle());
+        os.balance_tick();
+        assert!(!os.cpus[0].is_idle());
+        // The other one weighs caches by all that waits there.
+        let mut os = beside_pinned(24_000_000);
+        os.balance_tick();
+        assert!(os.cpus[0].is_idle());
     }
 }

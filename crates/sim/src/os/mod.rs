@@ -47,6 +47,7 @@ pub struct Rules {
     /// Ticks a second are `1e9 / tick`.
     pub tick: u64,
     /// An idle CPU is due to look into other caches this often, ns: a millisecond for each CPU of the domain (`get_sd_balance_interval`).
+    /// 0: an attentive system, whose idle CPUs take whatever waits and may move, at each tick.
     pub domain_interval: u64,
 }
 

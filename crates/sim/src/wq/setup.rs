@@ -261,7 +261,9 @@ impl Sim {
             called_by: None,
             vain_until: 0,
         });
-        self.wq.pools.len() as u32 - 1
+        let p = self.wq.pools.len() as u32 - 1;
+        self.wq.pools[p as usize].pool.set_cores(m.core_of_cpus());
+        p
     }
 
     /// A thread for a worker of pool `p` starts, where its mask has room.

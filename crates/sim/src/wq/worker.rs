@@ -341,7 +341,7 @@ impl Sim {
     /// A worker of this pod could be called.
     pub(crate) fn has_spare(&self, q: u32) -> bool {
         let st = &self.wq.pools[q as usize];
-        st.pool.outlook().idle && st.vain_until <= self.os.now
+        st.pool.outlook().is_idle(self.os.now) && st.vain_until <= self.os.now
     }
 
     fn start_batch(&mut self, p: u32, w: WorkerId) {
