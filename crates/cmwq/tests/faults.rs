@@ -128,7 +128,13 @@ fn the_rescuer_serves_other_pools_of_its_queue_while_one_item_blocks_in_it() {
         allowed.store(false, Ordering::SeqCst);
         let gate = Gate::new();
         let _open = Opener(&gate);
-        let threads = rt.threads();
+        // One more may have been in the making.
+        let made = || {
+            let pools = rt.snapshot().pools;
+            pools.iter().map(|p| p.workers as usize).sum::<usize>()
+        };
+        eventually("all that were made have begun", || made() == rt.threads());
+        let threads = made();
         let held: Vec<_> = (0..threads)
             .map(|_| {
                 let g = gate.clone();
