@@ -484,11 +484,11 @@ fn fio_through_the_server_where_fio_is_installed() {
     }
     for row in json["rows"].as_array().unwrap() {
         assert!(row["bandwidth_mib_s"]["mean"].as_f64() > Some(0.0), "{row}");
-        if row["scenario"].as_str().unwrap().starts_with("fio") {
-            assert!(
-                row["figures"]["server_cpu_per_mib"]["mean"].as_f64() > Some(0.0),
-                "{row}"
-            );
+        let cpu = row["figures"]["server_cpu_per_mib"]["mean"].as_f64();
+        // With a thinking client so short a run costs about as much as its connections, and may have no figure.
+        match row["scenario"].as_str().unwrap() {
+            "fio-low" => assert!(cpu > Some(0.0), "{row}"),
+            _ => assert!(cpu.is_none_or(|c| c > 0.0), "{row}"),
         }
     }
 }
