@@ -221,17 +221,19 @@ impl<T: Token, W> Pool<T, W> {
             let waiting = (self.worklist.len() + self.expected) as u64;
             ((waiting / sharers) as usize).clamp(1, BATCH)
         };
+        let (near_first, mut far) = (self.near_first(), false);
         while out.len() < max {
             let id = self.nearest(here.cpu);
             if id == NIL {
                 break;
             }
             let e = &self.entries[id];
-            // What is far is taken alone: near ones may come meanwhile.
-            let far = e.issuer_cpu != here.cpu && self.near_first();
-            if far && !out.is_empty() {
+            // A batch is all near or all far, and a far one short: near ones may come meanwhile.
+            let is_far = near_first && e.issuer_cpu != here.cpu;
+            if !out.is_empty() && (is_far != far || is_far && out.len() >= self.far_batch()) {
                 break;
             }
+            far = is_far;
             let (pwq, item, oneshot) = (e.pwq, e.item, e.oneshot);
             if !oneshot {
                 if let Some(other) = self.busy_worker(item) {
@@ -251,7 +253,7 @@ impl<T: Token, W> Pool<T, W> {
             }
             self.entries.unlink(&mut self.worklist, id);
             self.put_taken(w, id, out);
-            if alone || far {
+            if alone {
                 break;
             }
         }
