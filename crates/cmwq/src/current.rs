@@ -108,17 +108,29 @@ pub(crate) fn runs(item: ItemPtr) -> bool {
     f.item == item || OUTER.with(|s| s.borrow().iter().any(|f| f.item == item))
 }
 
-/// The innermost running item of the calling thread.
+/// The innermost running item of the calling thread. Not after the item has given up its memory, see [`link`].
 pub(crate) fn running() -> Option<Running> {
     let f = FRAME.try_with(Cell::get).ok().flatten()?;
-    // SAFETY: a running frame's link is alive, see `run_item`, and was made by `Arc::new`.
-    let link = unsafe {
-        Arc::increment_strong_count(f.link);
-        Arc::from_raw(f.link)
-    };
     // SAFETY: the item is running, so the queue's side holds it.
     let name = unsafe { f.item.name() };
-    Some(Running { link, name })
+    Some(Running {
+        link: link_of(f),
+        name,
+    })
+}
+
+/// The pwq of the innermost running item of the calling thread, which itself may be gone already: a work's last handle goes within
+/// its run.
+pub(crate) fn link() -> Option<Arc<PwqLink>> {
+    FRAME.try_with(Cell::get).ok().flatten().map(link_of)
+}
+
+fn link_of(f: Frame) -> Arc<PwqLink> {
+    // SAFETY: a running frame's link is alive, see `run_item`, and was made by `Arc::new`.
+    unsafe {
+        Arc::increment_strong_count(f.link);
+        Arc::from_raw(f.link)
+    }
 }
 
 /// How many items the calling thread runs, one inside the other.

@@ -90,6 +90,38 @@ fn the_worker_lives_on() {
     });
 }
 
+/// The item's memory is gone by then, which the address sanitizer saw.
+#[test]
+fn a_panic_in_the_drop_of_a_works_last_handle_is_reported_with_its_name() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let s = seen.clone();
+    let rt = Runtime::builder()
+        .on_panic(move |p| {
+            s.lock()
+                .unwrap()
+                .push((p.item.to_owned(), p.message.to_owned()))
+        })
+        .build()
+        .unwrap();
+    let wq = rt.workqueue("t").build().unwrap();
+    let gate = Gate::new();
+    let (g, bad) = (gate.clone(), BadDrop("of a work"));
+    let w = Work::with_name("last one", move |_| {
+        let _ = &bad;
+        g.pass();
+    });
+    wq.queue(&w).unwrap();
+    drop(w);
+    gate.open();
+    eventually("it is reported", || !seen.lock().unwrap().is_empty());
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen.len(), 1);
+    assert!(
+        seen[0].0 == "last one" && seen[0].1.contains("of a work"),
+        "{seen:?}"
+    );
+}
+
 #[test]
 fn drop_glue_that_panics_is_contained() {
     within("bad drops", || {

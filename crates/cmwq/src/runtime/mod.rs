@@ -451,7 +451,7 @@ const HELPLESS_RETRY: Duration = Duration::from_millis(20);
 /// Gives a panic of an item to the hook of the runtime whose worker this is.
 pub(crate) fn report_panic(item: &'static str, payload: Box<dyn Any + Send>) {
     let message = crate::error::panic_message(&*payload);
-    if let Some(hook) = current::running().and_then(|r| r.link.wq.rt.hooks.panic.clone()) {
+    if let Some(hook) = current::link().and_then(|l| l.wq.rt.hooks.panic.clone()) {
         let info = PanicInfo {
             item,
             message: &message,
