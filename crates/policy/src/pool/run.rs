@@ -223,7 +223,12 @@ impl<T: Token, W> Pool<T, W> {
         };
         let (near_first, mut far) = (self.near_first(), false);
         while out.len() < max {
-            let id = self.nearest(here.cpu);
+            // Where none was near for the first, none is looked for behind it.
+            let id = if far {
+                self.worklist.head()
+            } else {
+                self.nearest(here.cpu)
+            };
             if id == NIL {
                 break;
             }
