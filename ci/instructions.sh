@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Instructions an empty item, queued from one outside thread and run, by pool: where the clock is too noisy, these are not.
-# The difference of two runs of different length under callgrind, so that starting up cancels; the median of three such differences.
+# The difference of two runs of different length under callgrind, so that starting up cancels; the least of five such differences: how
+# threads take turns under callgrind decides how many items gather for one lock, and only ever adds (1850 to 3950 seen for one build).
 #
 #   ci/instructions.sh [POOL...] [--limit POOL=N]...
 #
@@ -45,20 +46,20 @@ collected() {
 }
 
 status=0
-printf '%-18s %12s  %s\n' pool instr/item 'of three'
+printf '%-18s %12s  %s\n' pool instr/item 'of five'
 for pool in "${pools[@]}"; do
     runs=()
-    for _ in 1 2 3; do
+    for _ in 1 2 3 4 5; do
         a=$(collected "$pool" "$few")
         b=$(collected "$pool" "$many")
         runs+=($(((b - a) / (many - few))))
     done
     mapfile -t sorted < <(printf '%s\n' "${runs[@]}" | sort -n)
-    median=${sorted[1]}
-    printf '%-18s %12s  [%s..%s]\n' "$pool" "$median" "${sorted[0]}" "${sorted[2]}"
+    least=${sorted[0]}
+    printf '%-18s %12s  [%s..%s]\n' "$pool" "$least" "${sorted[0]}" "${sorted[4]}"
     for limit in "${limits[@]}"; do
-        if [ "${limit%%=*}" = "$pool" ] && [ "$median" -gt "${limit##*=}" ]; then
-            echo "instructions.sh: $pool: $median instructions an item, the limit is ${limit##*=}" >&2
+        if [ "${limit%%=*}" = "$pool" ] && [ "$least" -gt "${limit##*=}" ]; then
+            echo "instructions.sh: $pool: $least instructions an item, the limit is ${limit##*=}" >&2
             status=1
         fi
     done
