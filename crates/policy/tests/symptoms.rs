@@ -241,8 +241,8 @@ fn an_idle_worker_takes_items_out_of_a_batch_rather_than_sleep() {
     w.finish(0);
 }
 
-#[test]
-fn a_wakeup_that_nobody_sent_leaves_the_idle_list_whole() {
+/// The first pool has two workers, which have run an item each and are idle.
+fn two_idle_workers() -> World {
     let mut w = world([2, 1, 1], [40, 5, 5], 4);
     queue(&mut w, 0, 0, 2);
     start_all(&mut w, 0);
@@ -250,6 +250,12 @@ fn a_wakeup_that_nobody_sent_leaves_the_idle_list_whole() {
         w.work(0, id);
     }
     start_all(&mut w, 0);
+    w
+}
+
+#[test]
+fn a_wakeup_that_nobody_sent_leaves_the_idle_list_whole() {
+    let mut w = two_idle_workers();
     for id in w.workers[0].keys().copied().collect::<Vec<_>>() {
         w.work(0, id); // both were asleep and idle
         w.check();
@@ -795,13 +801,7 @@ fn an_item_that_waits_with_its_permit_lent_and_is_queued_again_through_a_new_pwq
 
 #[test]
 fn a_called_worker_that_never_comes_does_not_keep_its_whole_pod_from_helping() {
-    let mut w = world([2, 1, 1], [40, 5, 5], 4);
-    queue(&mut w, 0, 0, 2);
-    start_all(&mut w, 0);
-    for (id, _) in running(&w, 0) {
-        w.work(0, id);
-    }
-    start_all(&mut w, 0);
+    let mut w = two_idle_workers();
     w.now += 1_000_000;
     let called = w.now;
     let call = |w: &mut World| {

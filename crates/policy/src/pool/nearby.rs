@@ -161,6 +161,14 @@ mod tests {
         }
     }
 
+    /// A new worker begins on this CPU with an item that was queued there.
+    fn begin(p: &mut Pool<u32, u32>, q: PwqId, here: Here, d: &mut Notes) -> WorkerId {
+        queue_on(here.cpu, p, q, 0, 0, d);
+        let w = p.worker_started(0, 0);
+        assert!(!takes(p, w, here, 0, d).is_empty());
+        w
+    }
+
     /// A pool whose one worker waits for work and whose items take this long; those of even number are queued on CPU 0, the others
     /// on CPU 1, one each microsecond.
     fn mixed(run_ns: u64, n: u32) -> (Pool<u32, u32>, PwqId, Notes, WorkerId) {
@@ -230,14 +238,7 @@ mod tests {
     fn a_second_worker_is_not_woken_where_the_first_one_has_just_begun() {
         let (mut p, q, mut d) = pool(true);
         p.config.target = 3;
-        let workers: Vec<_> = [HERE, THERE, HERE]
-            .map(|here| {
-                queue_on(here.cpu, &mut p, q, 0, 0, &mut d);
-                let w = p.worker_started(0, 0);
-                assert!(!takes(&mut p, w, here, 0, &mut d).is_empty());
-                (w, here)
-            })
-            .into();
+        let workers = [HERE, THERE, HERE].map(|here| (begin(&mut p, q, here, &mut d), here));
         for &(w, here) in &workers {
             assert!(takes(&mut p, w, here, 10, &mut d).is_empty());
         }
@@ -291,14 +292,7 @@ mod tests {
         let (mut p, q, mut d) = pool(true);
         p.config.target = 3;
         p.set_cores(Arc::from([0, 0]));
-        let workers: Vec<_> = [THERE, HERE, HERE]
-            .map(|here| {
-                queue_on(here.cpu, &mut p, q, 0, 0, &mut d);
-                let w = p.worker_started(0, 0);
-                assert!(!takes(&mut p, w, here, 0, &mut d).is_empty());
-                (w, here)
-            })
-            .into();
+        let workers = [THERE, HERE, HERE].map(|here| (begin(&mut p, q, here, &mut d), here));
         for &(w, here) in &workers[..2] {
             assert!(takes(&mut p, w, here, 10, &mut d).is_empty());
         }
