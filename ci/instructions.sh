@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Instructions an empty item, queued from one outside thread and run, by pool: where the clock is too noisy, these are not.
 # The difference of two runs of different length under callgrind, so that starting up cancels; the least of five such differences: how
-# threads take turns under callgrind decides how many items gather for one lock, and only ever adds (1850 to 3950 seen for one build).
+# threads take turns under callgrind decides how many items gather for one lock, and only ever adds (1800 to 3950 seen for one build).
 #
 #   ci/instructions.sh [POOL...] [--limit POOL=N]...
 #
